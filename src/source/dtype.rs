@@ -1,0 +1,105 @@
+//! The storage types of tensors: ggml's list, with block sizes.
+
+use std::fmt;
+
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $variant:ident = $id:literal, $name:literal, $block:literal, $bytes:literal;)*) => {
+        /// How a tensor's values are stored. Blocks run along the innermost dimension.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[allow(non_camel_case_types, missing_docs)]
+        pub enum Dtype { $($(#[$doc])* $variant),* }
+
+        impl Dtype {
+            /// Every type that is recognized.
+            pub const ALL: &'static [Dtype] = &[$(Dtype::$variant),*];
+
+            /// The type of a ggml id.
+            pub fn from_ggml(id: u32) -> Option<Dtype> {
+                match id { $($id => Some(Dtype::$variant),)* _ => None }
+            }
+
+            /// The ggml id.
+            pub fn ggml_id(self) -> u32 {
+                match self { $(Dtype::$variant => $id),* }
+            }
+
+            /// The name that ggml uses.
+            pub fn name(self) -> &'static str {
+                match self { $(Dtype::$variant => $name),* }
+            }
+
+            /// Values per block.
+            pub fn block_len(self) -> usize {
+                match self { $(Dtype::$variant => $block),* }
+            }
+
+            /// Bytes per block.
+            pub fn block_bytes(self) -> usize {
+                match self { $(Dtype::$variant => $bytes),* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    F32 = 0, "F32", 1, 4;
+    F16 = 1, "F16", 1, 2;
+    Q4_0 = 2, "Q4_0", 32, 18;
+    Q4_1 = 3, "Q4_1", 32, 20;
+    Q5_0 = 6, "Q5_0", 32, 22;
+    Q5_1 = 7, "Q5_1", 32, 24;
+    Q8_0 = 8, "Q8_0", 32, 34;
+    Q8_1 = 9, "Q8_1", 32, 36;
+    Q2_K = 10, "Q2_K", 256, 84;
+    Q3_K = 11, "Q3_K", 256, 110;
+    Q4_K = 12, "Q4_K", 256, 144;
+    Q5_K = 13, "Q5_K", 256, 176;
+    Q6_K = 14, "Q6_K", 256, 210;
+    Q8_K = 15, "Q8_K", 256, 292;
+    IQ2_XXS = 16, "IQ2_XXS", 256, 66;
+    IQ2_XS = 17, "IQ2_XS", 256, 74;
+    IQ3_XXS = 18, "IQ3_XXS", 256, 98;
+    IQ1_S = 19, "IQ1_S", 256, 50;
+    IQ4_NL = 20, "IQ4_NL", 32, 18;
+    IQ3_S = 21, "IQ3_S", 256, 110;
+    IQ2_S = 22, "IQ2_S", 256, 82;
+    IQ4_XS = 23, "IQ4_XS", 256, 136;
+    I8 = 24, "I8", 1, 1;
+    I16 = 25, "I16", 1, 2;
+    I32 = 26, "I32", 1, 4;
+    I64 = 27, "I64", 1, 8;
+    F64 = 28, "F64", 1, 8;
+    IQ1_M = 29, "IQ1_M", 256, 56;
+    BF16 = 30, "BF16", 1, 2;
+    TQ1_0 = 34, "TQ1_0", 256, 54;
+    TQ2_0 = 35, "TQ2_0", 256, 66;
+    MXFP4 = 39, "MXFP4", 32, 17;
+}
+
+impl Dtype {
+    /// Whether candlewick computes with this type.
+    pub fn is_supported(self) -> bool {
+        use Dtype::*;
+        matches!(self, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
+    }
+
+    /// Whether this is a block-quantized type (as opposed to plain floats and integers).
+    pub fn is_quantized(self) -> bool {
+        self.block_len() > 1
+    }
+
+    /// Bytes of `len` values, where `len` is a multiple of the block.
+    pub fn size_in_bytes(self, len: usize) -> Option<usize> {
+        if len % self.block_len() != 0 {
+            return None;
+        }
+        (len / self.block_len()).checked_mul(self.block_bytes())
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
