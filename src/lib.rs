@@ -3,6 +3,8 @@
 mod error;
 mod types;
 
+mod cache;
+
 pub mod kernel;
 pub mod source;
 

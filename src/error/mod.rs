@@ -4,6 +4,7 @@
 mod build;
 mod model;
 mod request;
+mod resources;
 mod source;
 mod template;
 mod tokenizer;
@@ -11,6 +12,7 @@ mod tokenizer;
 pub use build::BuildError;
 pub use model::ModelError;
 pub use request::RequestError;
+pub use resources::ResourceError;
 pub use source::SourceError;
 pub use template::TemplateError;
 pub use tokenizer::TokenizerError;
@@ -40,4 +42,17 @@ pub enum Error {
     /// One request.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The machine's memory.
+    #[error(transparent)]
+    Resources(#[from] ResourceError),
+    /// A part that the host brought panicked.
+    #[error("the {room} part `{name}` panicked: {message}")]
+    Extension {
+        /// The room that the part plugs into.
+        room: &'static str,
+        /// The part's name.
+        name: String,
+        /// The panic's message.
+        message: String,
+    },
 }

@@ -64,4 +64,10 @@ pub enum SourceError {
         /// The type's name.
         dtype: String,
     },
+    /// The host's progress callback asked to stop.
+    #[error("{source_name}: loading was cancelled")]
+    Cancelled {
+        /// The source.
+        source_name: String,
+    },
 }
