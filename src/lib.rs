@@ -5,6 +5,8 @@ mod types;
 
 pub mod kernel;
 pub mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 // The public interface is:
 pub use candle_core as candle;
