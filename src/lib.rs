@@ -7,6 +7,8 @@ mod cache;
 
 pub mod kernel;
 pub mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 // The public interface is:
 pub use candle_core as candle;
