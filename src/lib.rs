@@ -4,7 +4,10 @@ mod error;
 mod types;
 
 pub mod kernel;
+pub mod sample;
 pub mod source;
+pub mod stream;
+pub mod tokenizer;
 
 // The public interface is:
 pub use candle_core as candle;
