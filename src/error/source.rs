@@ -254,6 +254,7 @@ pub enum SourceError {
     Cancelled {
         /// The source.
         source_name: String,
+    },
     /// A part of a split model is not there.
     #[error("{source_name}: part {number} of {count} is missing: expected the file {}; download it too", part.display())]
     MissingPart {
