@@ -3,6 +3,7 @@
 
 mod build;
 mod model;
+mod kernel;
 mod request;
 mod resources;
 mod source;
@@ -11,6 +12,7 @@ mod tokenizer;
 
 pub use build::BuildError;
 pub use model::ModelError;
+pub use kernel::KernelError;
 pub use request::RequestError;
 pub use resources::ResourceError;
 pub use source::SourceError;
@@ -42,6 +44,9 @@ pub enum Error {
     /// One request.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// Weights that the kernels cannot hold.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// The machine's memory.
     #[error(transparent)]
     Resources(#[from] ResourceError),
