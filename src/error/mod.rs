@@ -2,6 +2,8 @@
 //! (request, build) or the machine (resources).
 
 mod build;
+#[cfg(feature = "hub")]
+mod hub;
 mod model;
 mod request;
 mod source;
@@ -9,6 +11,8 @@ mod template;
 mod tokenizer;
 
 pub use build::BuildError;
+#[cfg(feature = "hub")]
+pub use hub::{HubError, HubErrorKind};
 pub use model::ModelError;
 pub use request::RequestError;
 pub use source::SourceError;
@@ -25,6 +29,10 @@ pub enum Error {
     /// The weights' file or directory.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The hub that was asked for a file.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// The vocabulary that the source carries.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

@@ -3,9 +3,13 @@
 //! First room of the flow. Knows bytes, names, shapes and types; must not know what a model does with them.
 
 mod dtype;
+#[cfg(feature = "hub")]
+mod hub;
 mod metadata;
 
 pub use dtype::Dtype;
+#[cfg(feature = "hub")]
+pub use hub::Hub;
 pub use metadata::{Array, Metadata, Value};
 
 use std::fmt::Debug;
