@@ -107,6 +107,11 @@ impl Command {
 }
 
 impl Args {
+    /// Whether the command has the flag.
+    pub(crate) fn takes(&self, long: &str) -> bool {
+        self.command.flags.iter().any(|flag| flag.long == long)
+    }
+
     /// Whether the flag was given.
     pub(crate) fn is_given(&self, long: &str) -> bool {
         self.value(long).is_some() || self.switches.contains(&long)

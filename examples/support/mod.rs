@@ -8,7 +8,9 @@
 pub(crate) mod args;
 pub(crate) mod catalog;
 pub(crate) mod commands;
+pub(crate) mod engine;
 pub(crate) mod fetch;
+pub(crate) mod stats;
 pub(crate) mod store;
 pub(crate) mod wheel;
 
