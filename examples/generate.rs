@@ -5,6 +5,7 @@ mod support;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use candlewick::sample::{LogProbs, TokenLogProb};
 use candlewick::{Message, Output, Request};
 use serde_json::{json, Value};
 use support::args::Args;
@@ -58,14 +59,12 @@ fn request(args: &Args) -> Result<Request> {
 }
 
 fn report(output: &Output) -> Value {
-    let logprobs = output.logprobs.as_ref().map(|tokens| {
-        let entry = |token: u32, logprob: f32| json!({ "token": token, "logprob": logprob });
-        let with_top = |t: &candlewick::TokenLogprobs| {
-            let top: Vec<Value> = t.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
-            json!({ "token": t.token, "logprob": t.logprob, "top": top })
-        };
-        tokens.iter().map(with_top).collect::<Vec<_>>()
-    });
+    let entry = |of: &TokenLogProb| json!({ "token": of.token, "logprob": of.log_prob });
+    let with_top = |of: &LogProbs| {
+        let top: Vec<Value> = of.top.iter().map(entry).collect();
+        json!({ "token": of.chosen.token, "logprob": of.chosen.log_prob, "top": top })
+    };
+    let logprobs = output.logprobs.as_ref().map(|tokens| tokens.iter().map(with_top).collect::<Vec<_>>());
     json!({
         "text": output.text,
         "token_ids": output.token_ids,
