@@ -1,10 +1,41 @@
-//! Errors of: build.
+//! Errors of the builder: parts or options that do not fit together or this machine.
 
-/// What is wrong with the build.
+use crate::kernel::KernelLevel;
+
+/// What is wrong with what the builder was given.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Placeholder.
-    #[error("unreachable")]
-    Unreachable,
+    /// An option lies outside its range.
+    #[error("option `{name}` is {value}; accepted: {range}")]
+    InvalidOption {
+        /// The option.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is accepted.
+        range: String,
+    },
+    /// The machine lacks the instructions of the kernel level that was asked for.
+    #[error("kernel level `{level}` needs instructions that this machine lacks; the best it has is `{best}`")]
+    KernelLevel {
+        /// The level asked for.
+        level: KernelLevel,
+        /// The level that would run.
+        best: KernelLevel,
+    },
+    /// The system refused to start a thread.
+    #[error("cannot start {threads} threads ({error}); ask for fewer")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The device is not one that the engine computes on.
+    #[error("device {device} is not supported yet: the engine computes on the CPU; pass `Device::Cpu`")]
+    Device {
+        /// The device asked for.
+        device: String,
+    },
 }

@@ -6,6 +6,7 @@ mod build;
 mod hub;
 mod model;
 mod request;
+mod resources;
 mod source;
 mod template;
 mod tokenizer;
@@ -15,6 +16,7 @@ pub use build::BuildError;
 pub use hub::{HubError, HubErrorKind};
 pub use model::ModelError;
 pub use request::RequestError;
+pub use resources::ResourceError;
 pub use source::SourceError;
 pub use template::TemplateError;
 pub use tokenizer::TokenizerError;
@@ -48,4 +50,17 @@ pub enum Error {
     /// One request.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The machine's memory.
+    #[error(transparent)]
+    Resources(#[from] ResourceError),
+    /// A part that the host brought panicked.
+    #[error("the {room} part `{name}` panicked: {message}")]
+    Extension {
+        /// The room that the part plugs into.
+        room: &'static str,
+        /// The part's name.
+        name: String,
+        /// The panic's message.
+        message: String,
+    },
 }

@@ -8,35 +8,39 @@ macro_rules! dtypes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[allow(non_camel_case_types, missing_docs)]
-        pub enum Dtype { $($(#[$doc])* $variant),* }
+        pub enum Dtype {
+            $($(#[$doc])* $variant,)*
+            /// A ggml id that this table lacks: the tensor is listed, but its size is unknown and it cannot be read.
+            Unknown(u32),
+        }
 
         impl Dtype {
-            /// Every type that is recognized.
+            /// Every type that is recognized, in the order of ids.
             pub const ALL: &'static [Dtype] = &[$(Dtype::$variant),*];
 
-            /// The type of a ggml id.
+            /// The type of a ggml id; `None` for one that the table lacks.
             pub fn from_ggml(id: u32) -> Option<Dtype> {
                 match id { $($id => Some(Dtype::$variant),)* _ => None }
             }
 
             /// The ggml id.
             pub fn ggml_id(self) -> u32 {
-                match self { $(Dtype::$variant => $id),* }
+                match self { $(Dtype::$variant => $id,)* Dtype::Unknown(id) => id }
             }
 
-            /// The name that ggml uses.
+            /// The name that ggml uses; `unknown` for an id that the table lacks (`Display` adds the id).
             pub fn name(self) -> &'static str {
-                match self { $(Dtype::$variant => $name),* }
+                match self { $(Dtype::$variant => $name,)* Dtype::Unknown(_) => "unknown" }
             }
 
-            /// Values per block.
+            /// Values per block; 1 for an unknown type.
             pub fn block_len(self) -> usize {
-                match self { $(Dtype::$variant => $block),* }
+                match self { $(Dtype::$variant => $block,)* Dtype::Unknown(_) => 1 }
             }
 
-            /// Bytes per block.
+            /// Bytes per block; 0 for an unknown type.
             pub fn block_bytes(self) -> usize {
-                match self { $(Dtype::$variant => $bytes),* }
+                match self { $(Dtype::$variant => $bytes,)* Dtype::Unknown(_) => 0 }
             }
         }
     };
@@ -72,9 +76,18 @@ dtypes! {
     F64 = 28, "F64", 1, 8;
     IQ1_M = 29, "IQ1_M", 256, 56;
     BF16 = 30, "BF16", 1, 2;
+    Q4_0_4_4 = 31, "Q4_0_4_4", 32, 18;
+    Q4_0_4_8 = 32, "Q4_0_4_8", 32, 18;
+    Q4_0_8_8 = 33, "Q4_0_8_8", 32, 18;
     TQ1_0 = 34, "TQ1_0", 256, 54;
     TQ2_0 = 35, "TQ2_0", 256, 66;
+    IQ4_NL_4_4 = 36, "IQ4_NL_4_4", 32, 18;
+    IQ4_NL_4_8 = 37, "IQ4_NL_4_8", 32, 18;
+    IQ4_NL_8_8 = 38, "IQ4_NL_8_8", 32, 18;
     MXFP4 = 39, "MXFP4", 32, 17;
+    NVFP4 = 40, "NVFP4", 64, 36;
+    Q1_0 = 41, "Q1_0", 128, 18;
+    Q2_0 = 42, "Q2_0", 64, 18;
 }
 
 impl Dtype {
@@ -84,14 +97,14 @@ impl Dtype {
         matches!(self, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
     }
 
-    /// Whether this is a block-quantized type (as opposed to plain floats and integers).
+    /// Whether this is a block-quantized type (as opposed to plain floats and integers); `false` for an unknown type.
     pub fn is_quantized(self) -> bool {
         self.block_len() > 1
     }
 
-    /// Bytes of `len` values, where `len` is a multiple of the block.
+    /// Bytes of `len` values; `None` if `len` is not a multiple of the block, on overflow, or for an unknown type.
     pub fn size_in_bytes(self, len: usize) -> Option<usize> {
-        if len % self.block_len() != 0 {
+        if matches!(self, Dtype::Unknown(_)) || len % self.block_len() != 0 {
             return None;
         }
         (len / self.block_len()).checked_mul(self.block_bytes())
@@ -100,6 +113,9 @@ impl Dtype {
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Dtype::Unknown(id) => write!(f, "unknown (ggml type id {id})"),
+            known => f.write_str(known.name()),
+        }
     }
 }

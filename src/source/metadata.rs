@@ -37,6 +37,32 @@ pub enum Value {
     Array(Array),
 }
 
+macro_rules! values {
+    ($($from:ty => |$v:ident| $value:expr;)*) => {
+        $(impl From<$from> for Value {
+            fn from($v: $from) -> Value { $value }
+        })*
+    };
+}
+
+values! {
+    u32 => |v| Value::Unsigned(v.into());
+    u64 => |v| Value::Unsigned(v);
+    i32 => |v| Value::Signed(v.into());
+    i64 => |v| Value::Signed(v);
+    f32 => |v| Value::Float(v.into());
+    f64 => |v| Value::Float(v);
+    bool => |v| Value::Bool(v);
+    &str => |v| Value::String(v.to_string());
+    String => |v| Value::String(v);
+    Array => |v| Value::Array(v);
+    Vec<u32> => |v| Value::Array(Array::U32(v));
+    Vec<i32> => |v| Value::Array(Array::I32(v));
+    Vec<f32> => |v| Value::Array(Array::F32(v));
+    Vec<bool> => |v| Value::Array(Array::Bool(v));
+    Vec<String> => |v| Value::Array(Array::String(v));
+}
+
 /// All metadata of one source. Typed getters answer `None` for an absent key and an error for a wrong type.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
@@ -71,6 +97,11 @@ impl Metadata {
     /// Sets a key; answers the value that was there.
     pub fn insert(&mut self, key: impl Into<String>, value: Value) -> Option<Value> {
         self.values.insert(key.into(), value)
+    }
+
+    /// Removes a key; answers its value.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.values.remove(key)
     }
 
     /// The value of a key.

@@ -3,18 +3,22 @@
 //! First room of the flow. Knows bytes, names, shapes and types; must not know what a model does with them.
 
 mod dtype;
+mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
+mod memory;
 mod metadata;
 
 pub use dtype::Dtype;
+pub use gguf::Gguf;
 #[cfg(feature = "hub")]
 pub use hub::Hub;
+pub use memory::Memory;
 pub use metadata::{Array, Metadata, Value};
 
 use std::fmt::Debug;
 
-use crate::Result;
+use crate::{Result, SourceError};
 
 /// What is known of a tensor before it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +29,35 @@ pub struct TensorInfo {
     pub dtype: Dtype,
     /// Shape, outermost dimension first: a linear layer is `[out, in]`, rows contiguous.
     pub shape: Vec<usize>,
-    /// Bytes of the whole tensor.
+    /// Bytes of the whole tensor; 0 if the type is unknown.
     pub size_in_bytes: usize,
+}
+
+impl TensorInfo {
+    /// An error for a tensor whose type cannot be run.
+    pub fn unsupported(&self, source_name: &str) -> SourceError {
+        SourceError::UnsupportedType {
+            source_name: source_name.to_string(),
+            tensor: shown(&self.name),
+            dtype: self.dtype.to_string(),
+        }
+    }
+
+    /// Checks that `length` bytes at `offset` lie within the tensor; answers `offset` as an index.
+    fn check_range(&self, source_name: &str, offset: u64, length: usize) -> Result<usize> {
+        let size = self.size_in_bytes;
+        match usize::try_from(offset) {
+            Ok(start) if start <= size && length <= size - start => Ok(start),
+            _ => Err(SourceError::ReadOutOfRange {
+                source_name: source_name.to_string(),
+                tensor: shown(&self.name),
+                offset,
+                length,
+                size,
+            }
+            .into()),
+        }
+    }
 }
 
 /// Weights with their metadata, readable piece by piece.
@@ -48,4 +79,60 @@ pub trait WeightSource: Debug + Send + Sync + 'static {
     /// # Errors
     /// An absent tensor, a range outside it, or a failed read; each names the tensor.
     fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<()>;
+}
+
+/// A name from a file as messages show it: no control characters, no endless text.
+fn shown(name: &str) -> String {
+    const MOST: usize = 120;
+    let mut out: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if name.chars().nth(MOST).is_some() {
+        out.push_str("...");
+    }
+    out
+}
+
+/// Bytes of a tensor (0 if the type is unknown), or what its shape should be and what it is.
+fn shape_problem(dtype: Dtype, shape: &[usize]) -> std::result::Result<usize, (String, String)> {
+    let found = || format!("shape {shape:?}");
+    if shape.is_empty() || shape.len() > 4 {
+        return Err(("1 to 4 dimensions".into(), shape.len().to_string()));
+    }
+    if shape.contains(&0) {
+        return Err(("dimensions above zero".into(), found()));
+    }
+    let too_large = || (format!("a size in memory that a machine can address ({dtype})"), found());
+    let len = shape.iter().try_fold(1usize, |len, &dim| len.checked_mul(dim)).ok_or_else(too_large)?;
+    if let Dtype::Unknown(_) = dtype {
+        return Ok(0);
+    }
+    let row = shape[shape.len() - 1];
+    if row % dtype.block_len() != 0 {
+        return Err((format!("rows of a multiple of {} values, the block of {dtype}", dtype.block_len()), found()));
+    }
+    let size = dtype.size_in_bytes(len).filter(|&size| isize::try_from(size).is_ok());
+    size.ok_or_else(too_large)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_show_hostile_names_safely() {
+        assert_eq!(shown("blk.0.attn_q.weight"), "blk.0.attn_q.weight");
+        assert_eq!(shown("a\u{1b}[31m\n"), "a\\u{1b}[31m\\n");
+        assert_eq!(shown(&"x".repeat(1000)).len(), 123);
+    }
+
+    #[test]
+    fn ids_and_types_agree() {
+        for &dtype in Dtype::ALL {
+            assert_eq!(Dtype::from_ggml(dtype.ggml_id()), Some(dtype));
+            assert_eq!(dtype.size_in_bytes(dtype.block_len() * 3), Some(dtype.block_bytes() * 3));
+        }
+        assert_eq!(Dtype::from_ggml(4), None);
+        assert_eq!(Dtype::Unknown(77).size_in_bytes(32), None);
+        assert!(!Dtype::Unknown(77).is_supported());
+        assert_eq!(Dtype::Unknown(77).to_string(), "unknown (ggml type id 77)");
+    }
 }

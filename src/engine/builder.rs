@@ -1,0 +1,235 @@
+//! From a source and options to an engine.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::clock::{Clock, SystemClock};
+use super::Engine;
+use crate::cache::BlockArena;
+use crate::candle::Device;
+use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
+use crate::model::Decoder;
+use crate::sample::{Chain, Sampler};
+use crate::source::WeightSource;
+use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::{BuildError, Result};
+
+/// Rows that a step runs at most beside the decodes.
+const STEP_TOKENS: usize = 256;
+const MAX_SEQUENCES: usize = 16;
+const MAX_THREADS: usize = 1024;
+
+/// Options of an engine; see [`Engine::builder`].
+pub struct EngineBuilder {
+    source: Box<dyn WeightSource>,
+    device: Device,
+    threads: Option<usize>,
+    pool: Option<Arc<Pool>>,
+    level: Option<KernelLevel>,
+    precision: Precision,
+    kv_format: Option<KvFormat>,
+    max_context: Option<usize>,
+    max_sequences: usize,
+    kv_tokens: Option<usize>,
+    step_tokens: usize,
+    sampler: Arc<dyn Sampler>,
+    template: Option<ChatTemplate>,
+    clock: Box<dyn Clock>,
+    progress: Box<dyn FnMut(u64, u64) -> bool>,
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl EngineBuilder {
+    pub(super) fn new(source: impl WeightSource) -> EngineBuilder {
+        EngineBuilder {
+            source: Box::new(source),
+            device: Device::Cpu,
+            threads: None,
+            pool: None,
+            level: None,
+            precision: Precision::Int8Activations,
+            kv_format: None,
+            max_context: None,
+            max_sequences: MAX_SEQUENCES,
+            kv_tokens: None,
+            step_tokens: STEP_TOKENS,
+            sampler: Arc::new(Chain::new()),
+            template: None,
+            clock: Box::new(SystemClock::default()),
+            progress: Box::new(|_, _| true),
+        }
+    }
+
+    /// The device that computes; default and only choice so far: the CPU.
+    pub fn device(mut self, device: Device) -> EngineBuilder {
+        self.device = device;
+        self
+    }
+
+    /// Threads that compute, the caller's included; default: what the system says is available.
+    pub fn threads(mut self, threads: usize) -> EngineBuilder {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Computes on the threads of another engine ([`Engine::pool`]) instead of starting its own.
+    pub fn pool(mut self, pool: Arc<Pool>) -> EngineBuilder {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// The instruction set of the kernels; default: the best that the machine has.
+    pub fn kernel_level(mut self, level: KernelLevel) -> EngineBuilder {
+        self.level = Some(level);
+        self
+    }
+
+    /// Precision of the activations in matrix products; default: 8 bits on quantized weights.
+    pub fn precision(mut self, precision: Precision) -> EngineBuilder {
+        self.precision = precision;
+        self
+    }
+
+    /// Format of the KV cache; default: bf16, or f32 where the precision is f32.
+    pub fn kv_format(mut self, format: KvFormat) -> EngineBuilder {
+        self.kv_format = Some(format);
+        self
+    }
+
+    /// Tokens that prompt and answer of a request may have together; default and most: the model's context.
+    pub fn max_context(mut self, tokens: usize) -> EngineBuilder {
+        self.max_context = Some(tokens);
+        self
+    }
+
+    /// Requests that run at the same time; default 16. Others wait in order.
+    pub fn max_sequences(mut self, sequences: usize) -> EngineBuilder {
+        self.max_sequences = sequences;
+        self
+    }
+
+    /// Tokens that the KV cache holds for all requests together; default: room for `max_sequences` whole contexts.
+    /// Memory is taken as tokens arrive, and kept.
+    pub fn kv_tokens(mut self, tokens: usize) -> EngineBuilder {
+        self.kv_tokens = Some(tokens);
+        self
+    }
+
+    /// Rows that a step runs at most beside the decoding ones; default 256. Longer prompts are cut. Has no effect
+    /// on any result.
+    pub fn step_tokens(mut self, tokens: usize) -> EngineBuilder {
+        self.step_tokens = tokens;
+        self
+    }
+
+    /// The sampler of requests that bring none; default: [`Chain`], which reads the request's parameters.
+    pub fn sampler(mut self, sampler: impl Sampler) -> EngineBuilder {
+        self.sampler = Arc::new(sampler);
+        self
+    }
+
+    /// The chat template; default: the file's own, else ChatML if the vocabulary has its tokens.
+    pub fn chat_template(mut self, template: ChatTemplate) -> EngineBuilder {
+        self.template = Some(template);
+        self
+    }
+
+    /// Where time comes from; default: the system.
+    pub fn clock(mut self, clock: impl Clock) -> EngineBuilder {
+        self.clock = Box::new(clock);
+        self
+    }
+
+    /// Called while weights load with bytes done and bytes in all; answering `false` cancels the build.
+    pub fn progress(mut self, progress: impl FnMut(u64, u64) -> bool + 'static) -> EngineBuilder {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Reads the weights and makes the engine. Nothing of the source is held afterwards.
+    ///
+    /// # Errors
+    /// Options out of range or that this machine cannot serve; a source, tokenizer, template or model that is
+    /// malformed or not supported.
+    pub fn build(mut self) -> Result<Engine> {
+        if !matches!(self.device, Device::Cpu) {
+            return Err(BuildError::Device { device: format!("{:?}", self.device.location()) }.into());
+        }
+        let cpu = self.cpu()?;
+        let metadata = self.source.metadata();
+        let tokenizer = Tokenizer::from_metadata(metadata)?;
+        let template = match self.template.take() {
+            Some(template) => Some(template),
+            None => match metadata.string("tokenizer.chat_template")? {
+                Some(text) => Some(ChatTemplate::new(text)?),
+                None if ["<|im_start|>", "<|im_end|>"].iter().all(|t| tokenizer.token_id(t).is_some()) => {
+                    Some(ChatTemplate::chatml())
+                }
+                None => None,
+            },
+        };
+        let decoder = Decoder::load(&*self.source, &cpu, self.precision, &mut *self.progress)?;
+        let spec = decoder.spec();
+        let context = self.max_context.unwrap_or(spec.context_length);
+        in_range("max_context", context, 1, spec.context_length)?;
+        in_range("max_sequences", self.max_sequences, 1, 1 << 16)?;
+        in_range("step_tokens", self.step_tokens, 1, 1 << 20)?;
+        let layout = spec.cache_layout();
+        let sequence = layout.blocks_needed(context, self.step_tokens);
+        let capacity = match self.kv_tokens {
+            Some(tokens) => {
+                in_range("kv_tokens", tokens, BLOCK_TOKENS, usize::MAX)?;
+                layout.blocks_needed(tokens, self.step_tokens)
+            }
+            None => sequence.saturating_mul(self.max_sequences),
+        };
+        let format = self.kv_format.unwrap_or(match self.precision {
+            Precision::F32 => KvFormat::F32,
+            _ => KvFormat::Bf16,
+        });
+        let arena = BlockArena::new(format, spec.kv, capacity);
+        Ok(Engine::new(super::Parts {
+            cpu,
+            tokenizer: Arc::new(tokenizer),
+            template,
+            decoder,
+            layout,
+            arena,
+            context,
+            max_sequences: self.max_sequences,
+            step_tokens: self.step_tokens,
+            sampler: self.sampler,
+            clock: self.clock,
+        }))
+    }
+
+    fn cpu(&self) -> Result<Cpu> {
+        let best = KernelLevel::detect();
+        let level = self.level.unwrap_or(best);
+        if !level.is_available() {
+            return Err(BuildError::KernelLevel { level, best }.into());
+        }
+        let pool = match &self.pool {
+            Some(pool) => pool.clone(),
+            None => {
+                let available = || std::thread::available_parallelism().map_or(1, |n| n.get());
+                let threads = self.threads.unwrap_or_else(available);
+                in_range("threads", threads, 1, MAX_THREADS)?;
+                Arc::new(Pool::new(threads).map_err(|error| BuildError::Threads { threads, error })?)
+            }
+        };
+        Ok(Cpu { pool, level })
+    }
+}
+
+fn in_range(name: &'static str, value: usize, min: usize, max: usize) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(BuildError::InvalidOption { name, value: value.to_string(), range: format!("{min} to {max}") }.into())
+}

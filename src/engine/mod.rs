@@ -1,0 +1,245 @@
+//! The engine: takes requests, runs steps, gives events. Wires all rooms; holds no thread but the pool's.
+
+mod answer;
+mod builder;
+mod clock;
+mod generation;
+mod output;
+mod prompt;
+mod request;
+mod score;
+mod step;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+pub use builder::EngineBuilder;
+pub use clock::{Clock, SystemClock};
+pub use generation::Generation;
+pub use output::{Event, Output, Piece, Score, Usage};
+pub use request::Request;
+
+use crate::cache::{BlockArena, CacheLayout};
+use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, BLOCK_TOKENS};
+use crate::model::Decoder;
+use crate::sample::{Distribution, Sampler};
+use crate::source::WeightSource;
+use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::types::{FinishReason, SequenceId, TokenId};
+use crate::Result;
+use answer::Answer;
+
+/// A model that is ready to answer.
+///
+/// The core has no threads of control and no clock of its own choosing: [`submit`](Engine::submit) takes requests,
+/// each [`step`](Engine::step) computes one batch and says what happened, [`generate`](Engine::generate) drives both
+/// for one request. What a request produces does not depend on the requests beside it, on the step's size or on the
+/// number of threads.
+pub struct Engine {
+    cpu: Cpu,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    decoder: Decoder,
+    layout: CacheLayout,
+    arena: BlockArena,
+    context: usize,
+    max_sequences: usize,
+    step_tokens: usize,
+    sampler: Arc<dyn Sampler>,
+    clock: Box<dyn Clock>,
+    /// Tokens that are never chosen, ascending.
+    masked: Vec<TokenId>,
+    waiting: VecDeque<Answer>,
+    running: Vec<Answer>,
+    /// Blocks that running requests may come to hold.
+    committed: usize,
+    /// Events that happened outside a step.
+    events: Vec<Event>,
+    next_id: u64,
+    distribution: Distribution,
+}
+
+/// What the builder made.
+struct Parts {
+    cpu: Cpu,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    decoder: Decoder,
+    layout: CacheLayout,
+    arena: BlockArena,
+    context: usize,
+    max_sequences: usize,
+    step_tokens: usize,
+    sampler: Arc<dyn Sampler>,
+    clock: Box<dyn Clock>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("context", &self.context)
+            .field("waiting", &self.waiting.len())
+            .field("running", &self.running.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Starts an engine from its one necessary part, the weights.
+    pub fn builder(source: impl WeightSource) -> EngineBuilder {
+        EngineBuilder::new(source)
+    }
+
+    fn new(parts: Parts) -> Engine {
+        let Parts { tokenizer, decoder, .. } = &parts;
+        let vocab = decoder.spec().vocab_size as TokenId;
+        // Rows above the vocabulary only pad the matrix; their logits mean nothing.
+        let known = tokenizer.vocab_size() as TokenId;
+        let masked = (0..vocab).filter(|&token| token >= known || tokenizer.is_unused(token)).collect();
+        let Parts { cpu, tokenizer, template, decoder, layout, arena, .. } = parts;
+        Engine {
+            cpu,
+            tokenizer,
+            template,
+            decoder,
+            layout,
+            arena,
+            context: parts.context,
+            max_sequences: parts.max_sequences,
+            step_tokens: parts.step_tokens,
+            sampler: parts.sampler,
+            clock: parts.clock,
+            masked,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            committed: 0,
+            events: Vec::new(),
+            next_id: 0,
+            distribution: Distribution::new(),
+        }
+    }
+
+    /// Takes a request; it runs in the following steps.
+    ///
+    /// # Errors
+    /// A prompt that is empty, too long or cannot be encoded; parameters out of range or that the sampler does not
+    /// use; a chat without a template. Nothing has changed then.
+    pub fn submit(&mut self, request: Request) -> Result<SequenceId> {
+        let id = SequenceId(self.next_id);
+        let answer = self.prepare(id, request)?;
+        self.next_id += 1;
+        if answer.limits.max_tokens == 0 {
+            self.events.push(Event::Finished { id, output: answer.into_output(FinishReason::Length), error: None });
+        } else {
+            self.waiting.push_back(answer);
+        }
+        Ok(id)
+    }
+
+    /// Runs one batch: every running request gets its next token, and waiting prompts are worked off within the
+    /// step's budget.
+    ///
+    /// Without work it answers an empty list at once (or events of cancelled requests).
+    ///
+    /// # Errors
+    /// Only what ends all requests, such as a lost device; the failure of one request is an event.
+    pub fn step(&mut self) -> Result<Vec<Event>> {
+        let mut events = std::mem::take(&mut self.events);
+        self.advance(&mut events);
+        Ok(events)
+    }
+
+    /// Ends a request; its last event comes with the next step. `false` if it has ended already.
+    pub fn cancel(&mut self, id: SequenceId) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        let found = self.end(id, FinishReason::Cancelled, None, &mut events);
+        self.events = events;
+        found
+    }
+
+    /// Whether no request is waiting or running and no event is pending.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty() && self.events.is_empty()
+    }
+
+    /// Submits a request and iterates over its pieces; dropping the iterator cancels it.
+    ///
+    /// Other requests go on meanwhile; their events wait for the next [`step`](Engine::step).
+    ///
+    /// # Errors
+    /// As [`submit`](Engine::submit).
+    pub fn generate(&mut self, request: Request) -> Result<Generation<'_>> {
+        let id = self.submit(request)?;
+        Ok(Generation::new(self, id))
+    }
+
+    /// Submits a request and runs it to its end.
+    ///
+    /// # Errors
+    /// As [`submit`](Engine::submit), and the request's own failure.
+    pub fn complete(&mut self, request: Request) -> Result<Output> {
+        self.generate(request)?.into_output()
+    }
+
+    /// The vocabulary.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Tokens that prompt and answer may have together.
+    pub fn context_length(&self) -> usize {
+        self.context
+    }
+
+    /// Size of the vocabulary that logits cover; may exceed the tokenizer's.
+    pub fn vocab_size(&self) -> usize {
+        self.decoder.spec().vocab_size
+    }
+
+    /// The instruction set that computes.
+    pub fn kernel_level(&self) -> KernelLevel {
+        self.cpu.level
+    }
+
+    /// The format of the KV cache.
+    pub fn kv_format(&self) -> KvFormat {
+        self.arena.blocks().format()
+    }
+
+    /// The threads, to be shared with another engine.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.cpu.pool.clone()
+    }
+
+    /// Bytes of the weight matrices in memory.
+    pub fn weights_in_bytes(&self) -> usize {
+        self.decoder.size_in_bytes()
+    }
+
+    /// Blocks of the KV cache (32 tokens of one layer) that requests hold now.
+    pub fn kv_blocks_in_use(&self) -> usize {
+        self.arena.used()
+    }
+
+    /// Bytes of one block of the KV cache.
+    pub fn kv_block_bytes(&self) -> usize {
+        debug_assert!(BLOCK_TOKENS > 0);
+        self.arena.blocks().block_bytes()
+    }
+
+    /// Whether every block of the KV cache is free or held by exactly one request; says what is wrong if not.
+    ///
+    /// # Errors
+    /// A description of the first inconsistency.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check_integrity(&self) -> std::result::Result<(), String> {
+        let answers = self.running.iter().chain(&self.waiting);
+        self.arena.check_integrity(answers.flat_map(|a| a.sequence.cache.held()))?;
+        let committed: usize = self.running.iter().map(|a| a.sequence.blocks).sum();
+        if committed != self.committed || committed < self.arena.used() {
+            return Err(format!("{} blocks set aside, {committed} counted, {} used", self.committed, self.arena.used()));
+        }
+        Ok(())
+    }
+}

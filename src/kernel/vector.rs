@@ -1,0 +1,96 @@
+//! One body, compiled for every instruction set, and the elementary functions that such bodies share.
+//!
+//! The bodies are plain Rust whose results do not depend on vectorization: every multiply-add is an explicit
+//! `mul_add`, every sum has a written order. So all kernel levels give the same bits.
+
+/// Defines `fn name(cpu: &Cpu, args)` whose body is compiled once per kernel level and chosen at run time.
+macro_rules! leveled {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name(cpu: &$crate::kernel::Cpu, $($arg: $ty),*) {
+            #[inline(always)]
+            fn body($($arg: $ty),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+            fn avx512($($arg: $ty),*) {
+                body($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2($($arg: $ty),*) {
+                body($($arg),*)
+            }
+
+            match cpu.usable_level() {
+                // SAFETY: a `Cpu` of this level exists only where its instructions were detected.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernel::KernelLevel::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernel::KernelLevel::Avx2 => unsafe { avx2($($arg),*) },
+                _ => body($($arg),*),
+            }
+        }
+    };
+}
+pub(super) use leveled;
+
+/// e^x within 2 ulp for x in [-87, 88]; clamped outside (so never infinite, never zero); NaN stays NaN.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    // 1.5 * 2^23: adding it rounds to an integer, to even, and leaves that integer in the low mantissa bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = if x > 88.0 { 88.0 } else { x };
+    let x = if x < -87.0 { -87.0 } else { x };
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    // ln 2 in two parts, so that r is exact.
+    let r = n.mul_add(-0.693_145_75, x);
+    let r = n.mul_add(-1.428_606_8e-6, r);
+    // Taylor series of e^r to degree 7; |r| <= ln(2)/2 leaves an error below 1e-8.
+    let p = (1.0f32 / 5040.0).mul_add(r, 1.0 / 720.0);
+    let p = p.mul_add(r, 1.0 / 120.0);
+    let p = p.mul_add(r, 1.0 / 24.0);
+    let p = p.mul_add(r, 1.0 / 6.0);
+    let p = p.mul_add(r, 0.5);
+    let p = p.mul_add(r, 1.0);
+    let p = p.mul_add(r, 1.0);
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
+    p * power
+}
+
+/// The value of bf16 bits.
+#[inline(always)]
+pub(super) fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits((bits as u32) << 16)
+}
+
+/// The value of f16 bits, without branches so that loops vectorize.
+#[inline(always)]
+pub(super) fn f16_to_f32(bits: u16) -> f32 {
+    let bits = bits as u32;
+    let sign = (bits & 0x8000) << 16;
+    let magnitude = bits & 0x7fff;
+    // Normal numbers, infinities and NaNs: move the exponent by scaling; 2^112 keeps inf and NaN what they are
+    // only through the explicit branch-free select below.
+    let normal = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
+    let special = f32::from_bits(0x7f80_0000 | (magnitude << 13));
+    let value = if magnitude >= 0x7c00 { special } else { normal };
+    f32::from_bits(value.to_bits() | sign)
+}
+
+/// Sums 32 lanes by a fixed tree: halves are added until one is left.
+#[inline(always)]
+pub(super) fn sum32(mut lanes: [f32; 32]) -> f32 {
+    let mut width = 16;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

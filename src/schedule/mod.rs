@@ -1,0 +1,75 @@
+//! Who runs in the next step, and with how many rows. Must not know text or sampling.
+
+mod sequence;
+
+pub(crate) use sequence::Sequence;
+
+/// A sequence's part of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// The sequence's place among the running ones.
+    pub(crate) index: usize,
+    /// Rows that it runs.
+    pub(crate) rows: usize,
+}
+
+/// Divides a step's rows: every sequence that waits for its next token runs one row, then prompts fill the budget
+/// in order of arrival. `pending[i]` is the number of tokens that sequence i has not run yet.
+///
+/// Decode rows are never refused, so a long prompt cannot stall running answers for more than a step.
+pub(crate) fn plan(pending: &[usize], budget: usize) -> Vec<Share> {
+    let decodes = pending.iter().filter(|&&p| p == 1).count();
+    let mut left = budget.saturating_sub(decodes).max(usize::from(decodes == 0));
+    let mut shares = Vec::with_capacity(pending.len());
+    for (index, &pending) in pending.iter().enumerate() {
+        let rows = match pending {
+            0 | 1 => pending,
+            _ => {
+                let rows = pending.min(left);
+                left -= rows;
+                rows
+            }
+        };
+        if rows > 0 {
+            shares.push(Share { index, rows });
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(pending: &[usize], budget: usize) -> Vec<(usize, usize)> {
+        plan(pending, budget).into_iter().map(|s| (s.index, s.rows)).collect()
+    }
+
+    #[test]
+    fn decodes_come_first_and_prompts_share_the_rest_in_order() {
+        assert_eq!(rows(&[1, 100, 1, 50], 64), [(0, 1), (1, 62), (2, 1)]);
+        assert_eq!(rows(&[40, 100, 1], 64), [(0, 40), (1, 23), (2, 1)]);
+        assert_eq!(rows(&[0, 7], 64), [(1, 7)]);
+        assert!(rows(&[], 64).is_empty());
+    }
+
+    #[test]
+    fn there_is_always_progress() {
+        assert_eq!(rows(&[10], 0), [(0, 1)]);
+        assert_eq!(rows(&[1, 1, 1], 2), [(0, 1), (1, 1), (2, 1)]);
+        // Prompts wait while decodes use the whole budget; decodes end.
+        assert_eq!(rows(&[1, 1, 9], 2), [(0, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn no_step_exceeds_the_budget_by_prompts() {
+        for budget in 1..40 {
+            for a in 0..20 {
+                for b in 0..20 {
+                    let total: usize = plan(&[a, b, 1], budget).iter().map(|s| s.rows).sum();
+                    assert!(total <= budget.max(3));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Chat.
+
+mod literals;
+
+pub(crate) use literals::Literals;
