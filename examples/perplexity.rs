@@ -26,7 +26,7 @@ fn perplexity(args: &Args) -> Result {
     if context > engine.context_length() {
         return Err(format!("--context {context}: the model's context is {} tokens", engine.context_length()).into());
     }
-    let ids = engine.tokenizer().encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
+    let ids = engine.tokenizer().encode(&text, EncodeOptions::DOCUMENT)?;
     let bos = added_bos(engine.tokenizer())?;
     let windows = (ids.len() / context).min(chunks);
     if windows == 0 {
@@ -54,6 +54,6 @@ fn perplexity(args: &Args) -> Result {
 /// The BOS that the model puts before a text, if it does.
 fn added_bos(tokenizer: &Tokenizer) -> Result<Option<u32>> {
     let bos = tokenizer.bos();
-    let text = tokenizer.encode("a", EncodeOptions { add_special: true, parse_special: false })?;
+    let text = tokenizer.encode("a", EncodeOptions::DOCUMENT)?;
     Ok(bos.filter(|bos| text.first() == Some(bos)))
 }

@@ -24,7 +24,8 @@ fn tokenize(args: &Args) -> Result {
     let path = args.required_path(input)?;
     let text = read_text(&path)?;
     let special = !args.switch("no-special");
-    let options = EncodeOptions { add_special: special, parse_special: special };
+    let mut options = EncodeOptions::default();
+    (options.add_special, options.parse_special) = (special, special);
     let source = source(args)?;
     let tokenizer = Tokenizer::from_metadata(source.metadata())?;
     let mut out = io::stdout().lock();
@@ -37,12 +38,22 @@ fn tokenize(args: &Args) -> Result {
     let ids = tokenizer.encode(&text, options)?;
     if args.switch("json") {
         drop(out);
-        // The text is what the file says: without the BOS or EOS that the model adds, with control tokens in it.
-        let own = tokenizer.encode(&text, EncodeOptions { add_special: false, ..options })?;
-        return print_json(&json!({ "ids": ids, "text": tokenizer.decode(&own, false) }));
+        return print_json(&json!({ "ids": ids, "text": decoded(&tokenizer, &text, options)? }));
     }
     writeln!(out, "{}", words(&ids))?;
     Ok(())
+}
+
+/// What the file says after the way there and back: control tokens in it are kept, what the model puts around a
+/// text (BOS, EOS, a space) is not.
+fn decoded(tokenizer: &Tokenizer, text: &str, mut options: EncodeOptions) -> Result<String> {
+    options.add_special = false;
+    let ids = tokenizer.encode(text, options)?;
+    let mut decoded = tokenizer.decode(&ids, false);
+    if tokenizer.decode(&ids, true).len() > tokenizer.decode_document(&ids).len() {
+        decoded.remove(0);
+    }
+    Ok(decoded)
 }
 
 /// The cases of a `.inp` file; a separator at the end starts none.
