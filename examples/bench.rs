@@ -10,9 +10,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use candlewick::kernel::Cpu;
 use candlewick::{Engine, Event, Output, Request};
 use serde_json::json;
 use support::args::Args;
+use support::ceilings::{measure, Ceiling};
 use support::engine::{open, Needs};
 use support::stats::{mean_and_deviation, peak_rss_bytes, spread_ids};
 use support::{commands, print_json, Result};
@@ -77,6 +79,22 @@ fn bench(args: &Args) -> Result {
             }))?;
         } else {
             writeln!(io::stdout(), "{name:<16} {mean:>10.2} ± {deviation:.2} tokens/s  ({kernel})")?;
+        }
+    }
+    // Last: its buffers must not count in the tests' peak of memory.
+    if args.switch("ceilings") {
+        report_ceilings(args, &engine)?;
+    }
+    Ok(())
+}
+
+fn report_ceilings(args: &Args, engine: &Engine) -> Result {
+    let cpu = Cpu { pool: engine.pool(), level: engine.kernel_level() };
+    for Ceiling { name, value, unit } in measure(&cpu)? {
+        if args.switch("json") {
+            print_json(&json!({ "test": name, unit: value, "kernel": cpu.level.as_str() }))?;
+        } else {
+            writeln!(io::stdout(), "{name:<16} {value:>10.3e} {}", unit.replace('_', " "))?;
         }
     }
     Ok(())

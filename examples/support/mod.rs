@@ -7,6 +7,7 @@
 
 pub(crate) mod args;
 pub(crate) mod catalog;
+pub(crate) mod ceilings;
 pub(crate) mod commands;
 pub(crate) mod engine;
 pub(crate) mod fetch;
