@@ -26,6 +26,8 @@ pub use error::{
     BuildError, Error, KernelError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
     TokenizerError,
 };
+#[cfg(feature = "hub")]
+pub use error::{HubError, HubErrorKind};
 pub use kernel::{KernelLevel, KvFormat, Precision};
 pub use source::{Gguf, WeightSource};
 pub use tokenizer::{ChatTemplate, EncodeOptions, Message, Tokenizer};

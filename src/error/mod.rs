@@ -2,6 +2,8 @@
 //! (request, build) or the machine (resources).
 
 mod build;
+#[cfg(feature = "hub")]
+mod hub;
 mod model;
 mod kernel;
 mod request;
@@ -11,6 +13,8 @@ mod template;
 mod tokenizer;
 
 pub use build::BuildError;
+#[cfg(feature = "hub")]
+pub use hub::{HubError, HubErrorKind};
 pub use model::ModelError;
 pub use kernel::KernelError;
 pub use request::RequestError;
@@ -29,6 +33,10 @@ pub enum Error {
     /// The weights' file or directory.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The hub that was asked for a file.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// The vocabulary that the source carries.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

@@ -4,11 +4,15 @@
 
 mod dtype;
 mod gguf;
+#[cfg(feature = "hub")]
+mod hub;
 mod memory;
 mod metadata;
 
 pub use dtype::Dtype;
 pub use gguf::Gguf;
+#[cfg(feature = "hub")]
+pub use hub::Hub;
 pub use memory::Memory;
 pub use metadata::{Array, Metadata, Value};
 

@@ -1,0 +1,76 @@
+//! Continues one prompt and reports ids, log-probabilities and the request's bill.
+
+mod support;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use candlewick::sample::{LogProbs, TokenLogProb};
+use candlewick::{Message, Output, Request};
+use serde_json::{json, Value};
+use support::args::Args;
+use support::engine::{figures, open, read_text, stream, usage_json, Needs};
+use support::{commands, print_json, Result};
+
+fn main() -> ExitCode {
+    support::run(&commands::GENERATE, generate)
+}
+
+fn generate(args: &Args) -> Result {
+    let request = request(args)?;
+    let (mut engine, _) = open(args, Needs::default())?;
+    if args.switch("json") {
+        return print_json(&report(&engine.complete(request)?));
+    }
+    let mut out = io::stdout().lock();
+    let output = stream(&mut engine, request, &mut out)?;
+    writeln!(out)?;
+    eprintln!("{}", figures(&output.usage));
+    Ok(())
+}
+
+fn request(args: &Args) -> Result<Request> {
+    let input = args.at_most_one(&["prompt", "prompt-file", "ids"])?;
+    let form = args.at_most_one(&["raw", "chat"])?;
+    let text = match input {
+        Some("prompt") => args.text("prompt")?.map(str::to_string),
+        Some("prompt-file") => args.path("prompt-file").map(|path| read_text(&path)).transpose()?,
+        Some(_) => None,
+        None => return Err("a prompt is needed: --prompt, --prompt-file or --ids".into()),
+    };
+    let mut request = match (text, args.ids("ids")?) {
+        (Some(text), _) if form == Some("raw") => Request::prompt(text),
+        (Some(text), _) => Request::chat([Message::user(text)]),
+        (None, Some(_)) if form == Some("chat") => return Err("--ids are used verbatim: --chat needs a text".into()),
+        (None, Some(ids)) => Request::tokens(ids),
+        (None, None) => return Err("a prompt is needed: --prompt, --prompt-file or --ids".into()),
+    };
+    request = request
+        .max_tokens(args.number("max-tokens", 1..=1 << 24)?.unwrap_or(commands::GENERATE_MAX_TOKENS))
+        .temperature(args.number("temperature", 0.0..=100.0)?.unwrap_or(0.0))
+        .ignore_eos(args.switch("ignore-eos"));
+    if let Some(seed) = args.number("seed", 0..=u64::MAX)? {
+        request = request.seed(seed);
+    }
+    if let Some(top) = args.number("logprobs", 0..=1024)? {
+        request = request.logprobs(top);
+    }
+    Ok(request)
+}
+
+fn report(output: &Output) -> Value {
+    let entry = |of: &TokenLogProb| json!({ "token": of.token, "logprob": of.log_prob });
+    let with_top = |of: &LogProbs| {
+        let top: Vec<Value> = of.top.iter().map(entry).collect();
+        json!({ "token": of.chosen.token, "logprob": of.chosen.log_prob, "top": top })
+    };
+    let logprobs = output.logprobs.as_ref().map(|tokens| tokens.iter().map(with_top).collect::<Vec<_>>());
+    json!({
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "prompt_ids": output.prompt_ids,
+        "finish_reason": output.finish_reason.as_str(),
+        "logprobs": logprobs,
+        "usage": usage_json(&output.usage),
+    })
+}

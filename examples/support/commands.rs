@@ -1,0 +1,167 @@
+//! The command lines themselves: one table per example. `docs/testing.md` repeats the defaults.
+
+use super::args::{Command, Flag};
+
+/// Tokens that `chat` generates at most.
+pub(crate) const CHAT_MAX_TOKENS: usize = 1024;
+/// Tokens that `generate` generates at most.
+pub(crate) const GENERATE_MAX_TOKENS: usize = 256;
+/// Entries that `logits` prints.
+pub(crate) const LOGITS_TOP: usize = 20;
+/// Tokens of one window of `perplexity`.
+pub(crate) const PERPLEXITY_CONTEXT: usize = 512;
+/// Prompt tokens of `bench`.
+pub(crate) const BENCH_PREFILL: usize = 512;
+/// Generated tokens of `bench`.
+pub(crate) const BENCH_DECODE: usize = 64;
+/// Repetitions of `bench`.
+pub(crate) const BENCH_REPETITIONS: usize = 3;
+
+const fn flag(long: &'static str, value: &'static str, help: &'static str) -> Flag {
+    Flag { long, short: None, value: Some(value), help }
+}
+
+const fn short(long: &'static str, short: char, value: &'static str, help: &'static str) -> Flag {
+    Flag { long, short: Some(short), value: Some(value), help }
+}
+
+const fn switch(long: &'static str, help: &'static str) -> Flag {
+    Flag { long, short: None, value: None, help }
+}
+
+const MODEL: Flag =
+    flag("model", "PATH|NAME|HUB-ID", "GGUF file, catalog name, or hub id owner/repo[:file.gguf] (needed)");
+const THREADS: Flag = short("threads", 't', "N", "Threads to compute with [default: one per available core]");
+const JSON: Flag = switch("json", "Print JSON and nothing else on stdout, one object per line");
+const TEMPERATURE: Flag = flag("temperature", "T", "0 takes the likeliest token [default: 0]");
+const SEED: Flag = flag("seed", "N", "Seed of the draws [default: drawn from the system]");
+const PRECISION: Flag = flag("precision", "int8|f32", "Activations of matrix products [default: int8]");
+const KV: Flag = flag("kv", "f32|f16|bf16", "Format of keys and values [default: bf16, f32 with --precision f32]");
+
+/// `chat`.
+pub(crate) static CHAT: Command = Command {
+    name: "chat",
+    about: "Answers a prompt, or chats when started on a terminal without one. A pipe is read as the prompt.",
+    usage: "[PROMPT] [--model PATH|NAME|HUB-ID] [--system S] [--temperature T] [--seed N] [--max-tokens N]",
+    positionals: 1,
+    flags: &[
+        flag(
+            "model",
+            "PATH|NAME|HUB-ID",
+            "GGUF file, catalog name, or hub id owner/repo[:file.gguf] [default: smollm2-135m]",
+        ),
+        flag("system", "S", "System message [default: what the model's template says]"),
+        TEMPERATURE,
+        SEED,
+        flag("max-tokens", "N", "Tokens of one answer at most [default: 1024]"),
+        THREADS,
+    ],
+};
+
+/// `generate`.
+pub(crate) static GENERATE: Command = Command {
+    name: "generate",
+    about: "Continues one prompt and reports ids, log-probabilities and figures.",
+    usage: "--model PATH (--prompt TEXT | --prompt-file F | --ids 1,2,3) [flags]",
+    positionals: 0,
+    flags: &[
+        MODEL,
+        flag("prompt", "TEXT", "The prompt"),
+        flag("prompt-file", "F", "A UTF-8 file that holds the prompt"),
+        flag("ids", "1,2,3", "Token ids, used verbatim"),
+        switch("raw", "Do not apply the chat template [default with --ids]"),
+        switch("chat", "Apply the chat template [default with a prompt]"),
+        flag("max-tokens", "N", "Tokens to generate at most [default: 256]"),
+        TEMPERATURE,
+        SEED,
+        switch("ignore-eos", "Generate on after an end token"),
+        KV,
+        PRECISION,
+        flag("logprobs", "K", "Log-probabilities of each token and of the K likeliest [default: off]"),
+        THREADS,
+        JSON,
+    ],
+};
+
+/// `tokenize`.
+pub(crate) static TOKENIZE: Command = Command {
+    name: "tokenize",
+    about: "Turns a file into token ids with a model's vocabulary.",
+    usage: "--model PATH (--file F | --cases F) [--no-special] [--json]",
+    positionals: 0,
+    flags: &[
+        MODEL,
+        flag("file", "F", "A UTF-8 file to encode"),
+        flag("cases", "F", "A .inp file of cases; prints one line of ids per case"),
+        switch("no-special", "Add no BOS or EOS and read control tokens as plain text"),
+        THREADS,
+        JSON,
+    ],
+};
+
+/// `logits`.
+pub(crate) static LOGITS: Command = Command {
+    name: "logits",
+    about: "Shows the likeliest next tokens after a list of ids, and how well the model predicts the list.",
+    usage: "--model PATH --ids 1,2,3 [--top 20] [--precision int8|f32] [--json]",
+    positionals: 0,
+    flags: &[
+        MODEL,
+        flag("ids", "1,2,3", "Token ids, used verbatim"),
+        flag("top", "N", "Entries to print [default: 20]"),
+        PRECISION,
+        THREADS,
+        JSON,
+    ],
+};
+
+/// `perplexity`.
+pub(crate) static PERPLEXITY: Command = Command {
+    name: "perplexity",
+    about: "Measures perplexity on a text over consecutive windows; the second half of each is scored.",
+    usage: "--model PATH --file F [--context 512] [--chunks N] [--precision int8|f32] [--json]",
+    positionals: 0,
+    flags: &[
+        MODEL,
+        flag("file", "F", "A UTF-8 file"),
+        flag("context", "N", "Tokens of a window [default: 512]"),
+        flag("chunks", "N", "Windows at most [default: all]"),
+        PRECISION,
+        THREADS,
+        JSON,
+    ],
+};
+
+/// `bench`.
+pub(crate) static BENCH: Command = Command {
+    name: "bench",
+    about: "Measures prefill and decoding speed.",
+    usage: "--model PATH [-p 512] [-n 64] [-d DEPTH] [-t THREADS] [-b BATCH] [-r REPS] [flags]",
+    positionals: 0,
+    flags: &[
+        MODEL,
+        short("prefill", 'p', "N", "Prompt tokens of the prefill test; 0 leaves it out [default: 512]"),
+        short("decode", 'n', "N", "Tokens of the decoding test; 0 leaves it out [default: 64]"),
+        short("depth", 'd', "N", "Tokens in the cache before the decoding test, not timed [default: 0]"),
+        THREADS,
+        short("batch", 'b', "N", "Sequences that decode together [default: 1]"),
+        short("repetitions", 'r', "N", "Repetitions of each test [default: 3]"),
+        KV,
+        PRECISION,
+        flag("kernel", "LEVEL", "Kernel level [default: the best that this processor has]"),
+        switch("ceilings", "Also measure what the machine can do at most"),
+        JSON,
+    ],
+};
+
+/// `models`.
+pub(crate) static MODELS: Command = Command {
+    name: "models",
+    about: "Lists the catalog and fetches models into the cache.",
+    usage: "list | fetch all|NAME | path NAME",
+    positionals: 2,
+    flags: &[],
+};
+
+/// Every command, for tests.
+pub(crate) static ALL: [&Command; 7] = [&CHAT, &GENERATE, &TOKENIZE, &LOGITS, &PERPLEXITY, &BENCH, &MODELS];
