@@ -5,6 +5,7 @@ mod types;
 
 pub mod kernel;
 pub mod source;
+pub mod tokenizer;
 
 // The public interface is:
 pub use candle_core as candle;
