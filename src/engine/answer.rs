@@ -126,7 +126,12 @@ impl Text {
 
 impl Answer {
     /// Takes a chosen token in: its text, and whether it ends the answer.
-    pub(super) fn accept(&mut self, choice: Choice, tokenizer: &Tokenizer, now: Duration) -> (Piece, Option<FinishReason>) {
+    pub(super) fn accept(
+        &mut self,
+        choice: Choice,
+        tokenizer: &Tokenizer,
+        now: Duration,
+    ) -> (Piece, Option<FinishReason>) {
         let (token, logprobs) = choice;
         self.sequence.tokens.push(token);
         self.times.first_token.get_or_insert(now);

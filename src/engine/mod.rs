@@ -25,7 +25,7 @@ use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, BLOCK_TOKENS};
 use crate::model::Decoder;
 use crate::sample::{Distribution, Sampler};
 use crate::source::WeightSource;
-use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
 use crate::types::{FinishReason, SequenceId, TokenId};
 use crate::Result;
 use answer::Answer;
@@ -40,6 +40,7 @@ pub struct Engine {
     cpu: Cpu,
     tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
+    control_tokens: ControlTokens,
     decoder: Decoder,
     layout: CacheLayout,
     arena: BlockArena,
@@ -97,11 +98,13 @@ impl Engine {
         // Rows above the vocabulary only pad the matrix; their logits mean nothing.
         let known = tokenizer.vocab_size() as TokenId;
         let masked = (0..vocab).filter(|&token| token >= known || tokenizer.is_unused(token)).collect();
+        let control_tokens = ControlTokens::new(tokenizer.control_tokens());
         let Parts { cpu, tokenizer, template, decoder, layout, arena, .. } = parts;
         Engine {
             cpu,
             tokenizer,
             template,
+            control_tokens,
             decoder,
             layout,
             arena,
@@ -238,7 +241,11 @@ impl Engine {
         self.arena.check_integrity(answers.flat_map(|a| a.sequence.cache.held()))?;
         let committed: usize = self.running.iter().map(|a| a.sequence.blocks).sum();
         if committed != self.committed || committed < self.arena.used() {
-            return Err(format!("{} blocks set aside, {committed} counted, {} used", self.committed, self.arena.used()));
+            return Err(format!(
+                "{} blocks set aside, {committed} counted, {} used",
+                self.committed,
+                self.arena.used()
+            ));
         }
         Ok(())
     }

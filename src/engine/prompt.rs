@@ -18,9 +18,7 @@ impl Engine {
     pub fn encode(&self, request: &Request) -> Result<Vec<TokenId>> {
         match &request.prompt {
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
-            Prompt::Text(text) => {
-                self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false })
-            }
+            Prompt::Text(text) => self.tokenizer.encode(text, EncodeOptions::DOCUMENT),
             Prompt::Chat { messages, options } => self.encode_chat(messages, options),
         }
     }
@@ -29,7 +27,6 @@ impl Engine {
         let template = self.template.as_ref().ok_or(RequestError::MissingChatTemplate)?;
         let tokenizer: &Tokenizer = &self.tokenizer;
         let text_of = |token: Option<TokenId>| token.and_then(|t| tokenizer.token_text(t)).unwrap_or("");
-        let control_tokens: Vec<&str> = tokenizer.control_tokens().collect();
         let rendered = template.render(&ChatRequest {
             messages,
             add_generation_prompt: options.add_generation_prompt,
@@ -39,7 +36,7 @@ impl Engine {
             eos_token: text_of(tokenizer.eos()),
             variables: Some(&options.variables),
             now: self.clock.date(),
-            control_tokens: &control_tokens,
+            control_tokens: &self.control_tokens,
         })?;
         tokenizer.encode_guarded(&rendered.text, rendered.guard)
     }

@@ -120,8 +120,7 @@ impl Engine {
             let answer = self.running.remove(at);
             self.committed -= answer.sequence.blocks;
             answer
-        } else if let Some(answer) =
-            self.waiting.iter().position(|a| a.id == id).and_then(|at| self.waiting.remove(at))
+        } else if let Some(answer) = self.waiting.iter().position(|a| a.id == id).and_then(|at| self.waiting.remove(at))
         {
             answer
         } else {

@@ -46,9 +46,10 @@ fn together(engine: &mut Engine, requests: Vec<Request>) -> Vec<Output> {
 
 /// What must be equal: tokens, text and the bits of the log-probabilities.
 fn essence(output: &Output) -> (Vec<TokenId>, String, Vec<u32>, FinishReason) {
-    let bits = output.logprobs.iter().flatten().flat_map(|l| {
-        std::iter::once(l.chosen.log_prob.to_bits()).chain(l.top.iter().map(|t| t.log_prob.to_bits()))
-    });
+    let bits =
+        output.logprobs.iter().flatten().flat_map(|l| {
+            std::iter::once(l.chosen.log_prob.to_bits()).chain(l.top.iter().map(|t| t.log_prob.to_bits()))
+        });
     (output.token_ids.clone(), output.text.clone(), bits.collect(), output.finish_reason)
 }
 

@@ -48,7 +48,8 @@ impl Layer {
         let attention_norm = weights.vector(&name("attn_norm.weight"), hidden)?;
         let feed_forward_norm = weights.vector(&name("ffn_norm.weight"), hidden)?;
 
-        let [q, k, v] = fused(weights, &name("attn_qkv"), ["attn_q", "attn_k", "attn_v"].map(&name), [query, kv, kv], hidden)?;
+        let [q, k, v] =
+            fused(weights, &name("attn_qkv"), ["attn_q", "attn_k", "attn_v"].map(&name), [query, kv, kv], hidden)?;
         let output = linear(weights, &name("attn_output"), hidden, query)?;
         let ff = layer.feed_forward;
         let [gate, up] = if weights.has(&name("ffn_gate.weight")) {
@@ -90,12 +91,7 @@ fn linear(weights: &mut Weights<'_>, name: &str, rows: usize, cols: usize) -> Re
 }
 
 /// Consecutive row ranges of one tensor.
-fn parts<const N: usize>(
-    weights: &mut Weights<'_>,
-    name: &str,
-    rows: [usize; N],
-    cols: usize,
-) -> Result<[Linear; N]> {
+fn parts<const N: usize>(weights: &mut Weights<'_>, name: &str, rows: [usize; N], cols: usize) -> Result<[Linear; N]> {
     let total: usize = rows.iter().sum();
     let bias = weights.optional_vector(&format!("{name}.bias"), total)?;
     let mut first = 0;

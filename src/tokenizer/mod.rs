@@ -6,6 +6,7 @@
 
 mod alphabet;
 mod bpe;
+pub mod chat;
 mod detokenizer;
 mod pre;
 mod roles;
@@ -18,6 +19,7 @@ mod vocabulary;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+pub use chat::{ChatRequest, ChatTemplate, ControlTokens, Message, RenderedPrompt};
 pub use detokenizer::Detokenizer;
 
 use self::bpe::Bpe;
@@ -182,9 +184,8 @@ impl Tokenizer {
             Fragment::Text(guarded) if guarded.contains(guard) => {
                 let plain = guarded.replace(guard, "");
                 // Without the guards user-defined tokens may appear, as they would in the user's text alone.
-                self.special.split(&plain, Scope::UserDefined, &mut |part| {
-                    self.encode_part(part, &mut at_start, &mut ids)
-                })
+                self.special
+                    .split(&plain, Scope::UserDefined, &mut |part| self.encode_part(part, &mut at_start, &mut ids))
             }
             part => self.encode_part(part, &mut at_start, &mut ids),
         })?;

@@ -41,11 +41,7 @@ struct Pair {
 const END: u32 = u32::MAX;
 
 impl Sentencepiece {
-    pub(crate) fn new(
-        metadata: &Metadata,
-        vocabulary: &Vocabulary,
-        unknown: Option<TokenId>,
-    ) -> Result<Sentencepiece> {
+    pub(crate) fn new(metadata: &Metadata, vocabulary: &Vocabulary, unknown: Option<TokenId>) -> Result<Sentencepiece> {
         let mut scores = metadata.floats(SCORES)?.ok_or_else(|| metadata.missing(SCORES))?;
         check_length(SCORES, vocabulary.len(), scores.len())?;
         for (token, score) in (0u32..).zip(&mut scores) {
@@ -125,14 +121,7 @@ impl Sentencepiece {
     }
 
     /// Queues the pair that starts at this node, if its text is a token.
-    fn offer(
-        &self,
-        vocabulary: &Vocabulary,
-        text: &str,
-        nodes: &[Node],
-        queue: &mut BinaryHeap<Pair>,
-        left: u32,
-    ) {
+    fn offer(&self, vocabulary: &Vocabulary, text: &str, nodes: &[Node], queue: &mut BinaryHeap<Pair>, left: u32) {
         let node = nodes[left as usize];
         if node.next == END {
             return;

@@ -100,7 +100,7 @@ fn text_encodes_to_the_reference(name: &str, file: &str) {
     let Some(model) = Model::find(name) else { return };
     let tokenizer = candlewick::Tokenizer::from_metadata(model.source().metadata()).unwrap();
     for case in cases(file) {
-        let options = EncodeOptions { add_special: true, parse_special: false };
+        let options = EncodeOptions::DOCUMENT;
         assert_eq!(tokenizer.encode(&case.text, options).unwrap(), case.ids, "{}", case.name);
     }
 }

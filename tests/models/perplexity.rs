@@ -13,7 +13,7 @@ fn perplexity(name: &str) -> Option<f64> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/wiki.test.excerpt.txt");
     let text = std::fs::read_to_string(path).unwrap();
     let mut engine = model.engine(|b| b.step_tokens(WINDOW));
-    let options = EncodeOptions { add_special: true, parse_special: false };
+    let options = EncodeOptions::DOCUMENT;
     let tokens = engine.tokenizer().encode(&text, options).unwrap();
     assert!(tokens.len() >= WINDOW * WINDOWS, "the excerpt has {} tokens", tokens.len());
     let bos = engine.tokenizer().bos().filter(|_| engine.tokenizer().adds_bos());

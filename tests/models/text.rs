@@ -62,7 +62,8 @@ fn a_batch_equals_each_request_alone_and_streams_equal_their_texts() {
 fn a_chat_answers_and_ends_by_itself() {
     let Some(model) = Model::find("smollm2-135m") else { return };
     let mut engine = model.engine(|b| b);
-    let output = engine.complete(Request::chat([Message::user("What is the capital of France?")]).max_tokens(64)).unwrap();
+    let output =
+        engine.complete(Request::chat([Message::user("What is the capital of France?")]).max_tokens(64)).unwrap();
     assert!(output.text.contains("Paris"), "{}", output.text);
     assert_eq!(output.finish_reason, FinishReason::Stop);
     assert!(!output.text.contains("<|im_end|>"));

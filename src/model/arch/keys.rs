@@ -134,9 +134,9 @@ impl<'a> Keys<'a> {
         }
         let layers = self.required("block_count", MAX_LAYERS)?;
         let hidden_size = self.required("embedding_length", MAX_WIDTH)?;
-        let heads = self.uniform("attention.head_count", layers)?.ok_or_else(|| {
-            crate::Error::from(self.metadata.missing(&self.key("attention.head_count")))
-        })?;
+        let heads = self
+            .uniform("attention.head_count", layers)?
+            .ok_or_else(|| crate::Error::from(self.metadata.missing(&self.key("attention.head_count"))))?;
         let kv_heads = self.uniform("attention.head_count_kv", layers)?.unwrap_or(heads);
         let key_length = self.optional("attention.key_length", MAX_WIDTH)?;
         if key_length.is_none() && hidden_size % heads != 0 {

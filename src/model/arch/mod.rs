@@ -6,8 +6,8 @@ mod llama;
 mod qwen2;
 
 use super::spec::DecoderSpec;
-use crate::weights::Weights;
 use crate::source::Metadata;
+use crate::weights::Weights;
 use crate::{ModelError, Result};
 use keys::Keys;
 

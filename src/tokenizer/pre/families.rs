@@ -52,12 +52,7 @@ macro_rules! gpt2 {
 
 macro_rules! llama3_with {
     ($digits:literal) => {
-        concat!(
-            contraction!(),
-            r"|[^\r\n\p{L}\p{N}]?\p{L}+|",
-            $digits,
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-        )
+        concat!(contraction!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|", $digits, r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
     };
 }
 
@@ -149,9 +144,9 @@ pub(crate) fn family(pre: &str) -> Option<Family> {
             contraction!(),
             r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
         ))]),
-        "ufakzeka" => byte_level(&[words!(
-            r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-        )]),
+        "ufakzeka" => {
+            byte_level(&[words!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",)])
+        }
         "bailingmoe" | "bailingmoe2" | "llada-moe" => byte_level(&[words!(concat!(
             contraction!(),
             r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+"
@@ -216,12 +211,9 @@ pub(crate) fn family(pre: &str) -> Option<Family> {
         "bloom" | "poro-chat" | "gpt3-finnish" => byte_level(&[BLOOM]),
         "viking" => byte_level(&[BLOOM, Isolate(r"\p{N}")]),
         "falcon" => byte_level(&[Isolate(r"[\p{P}\$\+<=>\^~\|`]+"), GPT2, Isolate("[0-9][0-9][0-9]")]),
-        "default" => byte_level(&[
-            Isolate(r"[\p{P}\$\+<=>\^~\|]+"),
-            GPT2,
-            Isolate(r"\p{N}+"),
-            Isolate("[0-9][0-9][0-9]"),
-        ]),
+        "default" => {
+            byte_level(&[Isolate(r"[\p{P}\$\+<=>\^~\|]+"), GPT2, Isolate(r"\p{N}+"), Isolate("[0-9][0-9][0-9]")])
+        }
         "chameleon" => byte_level(&[
             Isolate("<sentinel:[0-9]+>"),
             Isolate("IMGIMG[A-I]{1,4}Z"),
