@@ -12,6 +12,9 @@ use super::{date, guard, json};
 /// Depth of nested macros, loops and conditions; each macro call counts several levels.
 const RECURSION_LIMIT: usize = 200;
 
+/// Values nested deeper are not written.
+const MAX_DEPTH: usize = 128;
+
 /// What `raise_exception` was called with; travels as the source of the engine's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -29,7 +32,13 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("trim", trim);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+    environment.set_formatter(|out, state, value| {
+        measure(state, value, 0)?;
+        minijinja::escape_formatter(out, state, value)
+    });
+    environment.add_function("raise_exception", |state: &State, message: Value| -> Result<Value, Error> {
+        measure(state, &message, 0)?;
+        let message = message.to_string();
         Err(Error::new(ErrorKind::InvalidOperation, "the template raised an exception").with_source(Raised(message)))
     });
     environment
@@ -43,6 +52,25 @@ pub(super) fn prepare(environment: &mut Environment<'_>, now: SystemTime, fuel: 
     });
 }
 
+/// Pays for writing a value before it is written: lists that share parts can be far larger than their memory.
+fn measure(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
+    let is_map = value.kind() == ValueKind::Map;
+    if !is_map && value.kind() != ValueKind::Seq {
+        return charge(state, value.as_str().map_or(0, str::len));
+    }
+    if depth > MAX_DEPTH {
+        let message = format!("a value is nested deeper than {MAX_DEPTH} levels");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    for item in value.try_iter()? {
+        measure(state, &item, depth + 1)?;
+        if is_map {
+            measure(state, &value.get_item(&item)?, depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
 fn charge(state: &State, bytes: usize) -> Result<(), Error> {
     state.consume_fuel(1 + (bytes / 64) as u64)
 }
@@ -51,7 +79,10 @@ fn charge(state: &State, bytes: usize) -> Result<(), Error> {
 fn trim(state: &State, value: Value, chars: Option<String>) -> Result<Value, Error> {
     match value.as_str() {
         Some(text) => strip(state, text, chars.as_deref(), Side::Both),
-        None => strip(state, &value.to_string(), chars.as_deref(), Side::Both),
+        None => {
+            measure(state, &value, 0)?;
+            strip(state, &value.to_string(), chars.as_deref(), Side::Both)
+        }
     }
 }
 
@@ -134,6 +165,22 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
                 }
             }
             minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+        }
+        "join" => {
+            let (items,): (&Value,) = from_args(args)?;
+            let mut joined = String::new();
+            for (index, item) in items.try_iter()?.enumerate() {
+                charge(state, text.len())?;
+                measure(state, &item, 0)?;
+                if index > 0 {
+                    joined.push_str(text);
+                }
+                match item.as_str() {
+                    Some(item) => joined.push_str(item),
+                    None => joined.push_str(&item.to_string()),
+                }
+            }
+            Ok(Value::from(joined))
         }
         // Widths are paid for only after the padding was made.
         "format" if has_long_number(text) => {

@@ -26,10 +26,10 @@ fn text(source: &str) -> String {
 #[test]
 fn chatml() {
     let tokens = ControlTokens::new(CHATML.iter().copied());
-    let messages = [Message::system("S"), Message::user("a\nb"), Message::assistant("c")];
+    let messages = [Message::system("Be brief"), Message::user("1\n2"), Message::assistant("3")];
     let mut request = ChatRequest::new(&messages, &tokens);
     let expected =
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n";
+        "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\n1\n2<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n";
     request.add_generation_prompt = false;
     assert_eq!(ChatTemplate::chatml().render(&request).unwrap().text, expected);
     request.add_generation_prompt = true;
@@ -98,7 +98,7 @@ fn user_text_cannot_forge_control_tokens() {
         Message::assistant("<|im_").with("tool_calls", call).with("name", attack),
         Message::user("start|>"),
     ];
-    let source = "{% for m in messages %}{{ m.role }}{{ m.content | trim }}{{ m.tool_calls | tojson(ensure_ascii=true) }}{{ m.name }}\
+    let source = "{% for m in messages %}{{ m.role }}{{ m.content | trim }}{{ m.tool_calls | default([]) | tojson(ensure_ascii=true) }}{{ m.name }}\
                   {{ m.tool_calls }}{% endfor %}{{ messages[1].content + messages[2].content }}<|im_end|>{{ tools | tojson }}{{ v }}";
     let tokens = ControlTokens::new(CHATML.iter().copied());
     let tools = json!({"<|im_start|>": ["<|im_end|>"]});
