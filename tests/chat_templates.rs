@@ -27,6 +27,7 @@ fn templates_render_as_in_jinja2() {
     // None of these occurs in the conversations.
     let control_tokens = ControlTokens::new(["<|open|>", "<|close|>", "<bos>", "<eos>"]);
     let mut counts = [0; 3];
+    let mut differences = Vec::new();
     for case in data["cases"].as_array().unwrap() {
         let name = case["template"].as_str().unwrap();
         let template = ChatTemplate::new(&read(&format!("{name}.jinja"))).unwrap();
@@ -45,7 +46,12 @@ fn templates_render_as_in_jinja2() {
         if let Some(text) = case.get("text") {
             counts[0] += 1;
             match rendered {
-                Ok(rendered) => assert_eq!(rendered.without_guards(), text.as_str().unwrap(), "{what}"),
+                Ok(rendered) => {
+                    let (found, expected) = (rendered.without_guards(), text.as_str().unwrap());
+                    if found != expected {
+                        differences.push(format!("{what}:\n{found:?}\n{expected:?}"));
+                    }
+                }
                 Err(error) => panic!("{what}: {error}"),
             }
         } else if let Some(expected) = case.get("raised") {
@@ -61,5 +67,6 @@ fn templates_render_as_in_jinja2() {
             assert!(matches!(rendered, Err(Error::Template(TemplateError::Render { .. }))), "{what}: {rendered:?}");
         }
     }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert_eq!(counts, [295, 45, 20]);
 }

@@ -30,11 +30,26 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_recursion_limit(RECURSION_LIMIT);
     environment.set_unknown_method_callback(method);
+    // As in Python: text is a sequence, an undefined value an empty one, none is neither.
+    environment.add_test("iterable", |value: Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
+    });
+    environment.add_test("sequence", |value: Value| {
+        use ValueKind::{Map, Seq, String, Undefined};
+        matches!(value.kind(), Map | Seq | String | Undefined)
+    });
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("trim", trim);
     environment.set_formatter(|out, state, value| {
         measure(state, value, 0)?;
-        minijinja::escape_formatter(out, state, value)
+        match f64::try_from(value.clone()) {
+            // The engine never writes an exponent.
+            Ok(float) if value.kind() == ValueKind::Number && !value.is_integer() && float.is_finite() => {
+                out.write_str(&json::python_float(float)).map_err(Error::from)
+            }
+            _ => minijinja::escape_formatter(out, state, value),
+        }
     });
     environment.add_function("raise_exception", |state: &State, message: Value| -> Result<Value, Error> {
         measure(state, &message, 0)?;

@@ -169,7 +169,7 @@ fn key_text(key: &Value) -> Result<String, Error> {
 }
 
 /// Python's `repr` of a float: the shortest digits that read back, with an exponent from 1e16 up and below 1e-4.
-fn python_float(float: f64) -> String {
+pub(super) fn python_float(float: f64) -> String {
     if float.is_nan() {
         return "NaN".to_owned();
     }
