@@ -112,10 +112,12 @@ impl ControlTokens {
         let trimmed_start = text.len() - text.trim_start_matches(is_white_space).len();
         let trimmed = text.trim_matches(is_white_space);
         let mut at = Vec::new();
-        if kind == TextKind::Content && !trimmed.is_empty() && trimmed.len() <= self.longest {
-            if self.joined.contains(&trimmed.to_ascii_lowercase()) {
-                at.push(trimmed_start);
-            }
+        if kind == TextKind::Content
+            && !trimmed.is_empty()
+            && trimmed.len() <= self.longest
+            && self.joined.contains(&trimmed.to_ascii_lowercase())
+        {
+            at.push(trimmed_start);
         }
         // An end of a control token is no longer than one, so what lies further right does not matter.
         let reach = (trimmed_start + self.longest).min(text.len());
