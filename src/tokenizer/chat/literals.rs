@@ -21,6 +21,8 @@ struct Node {
     fallback: u32,
     /// The longest string that ends here.
     longest: Option<u32>,
+    /// The shortest string that ends here.
+    shortest: Option<u32>,
 }
 
 impl Literals {
@@ -46,7 +48,9 @@ impl Literals {
                 node = child;
             }
             if node != Self::START {
-                set.nodes[node as usize].longest.get_or_insert(index as u32);
+                let node = &mut set.nodes[node as usize];
+                node.longest.get_or_insert(index as u32);
+                node.shortest = node.longest;
             }
         }
         order.sort_by_key(|&(_, _, child)| set.nodes[child as usize].depth);
@@ -55,10 +59,11 @@ impl Literals {
                 Self::START => Self::START,
                 _ => set.next(set.nodes[parent as usize].fallback, byte),
             };
-            let inherited = set.nodes[fallback as usize].longest;
+            let Node { longest, shortest, .. } = set.nodes[fallback as usize];
             let node = &mut set.nodes[child as usize];
             node.fallback = fallback;
-            node.longest = node.longest.or(inherited);
+            node.longest = node.longest.or(longest);
+            node.shortest = shortest.or(node.shortest);
         }
         set
     }
@@ -86,6 +91,11 @@ impl Literals {
         self.nodes.get(state as usize)?.longest.map(|index| index as usize)
     }
 
+    /// Index of the shortest string that ends here.
+    pub(crate) fn shortest_match(&self, state: u32) -> Option<usize> {
+        self.nodes.get(state as usize)?.shortest.map(|index| index as usize)
+    }
+
     /// Bytes of the string of this index.
     pub(crate) fn len_of(&self, index: usize) -> usize {
         self.lengths[index]
@@ -110,8 +120,9 @@ mod tests {
                 let begins = |n: usize| literals.iter().any(|l| l.as_bytes().starts_with(&seen[seen.len() - n..]));
                 let depth = (0..=seen.len()).rev().find(|&n| begins(n)).unwrap_or(0);
                 prop_assert_eq!(set.depth(state), depth);
-                let longest = literals.iter().filter(|l| !l.is_empty() && seen.ends_with(l.as_bytes())).map(|l| l.len()).max();
-                prop_assert_eq!(set.longest_match(state).map(|index| literals[index].len()), longest);
+                let ends = literals.iter().filter(|l| !l.is_empty() && seen.ends_with(l.as_bytes())).map(|l| l.len());
+                prop_assert_eq!(set.longest_match(state).map(|index| literals[index].len()), ends.clone().max());
+                prop_assert_eq!(set.shortest_match(state).map(|index| literals[index].len()), ends.min());
             }
         }
     }
