@@ -182,9 +182,8 @@ impl Tokenizer {
             Fragment::Text(guarded) if guarded.contains(guard) => {
                 let plain = guarded.replace(guard, "");
                 // Without the guards user-defined tokens may appear, as they would in the user's text alone.
-                self.special.split(&plain, Scope::UserDefined, &mut |part| {
-                    self.encode_part(part, &mut at_start, &mut ids)
-                })
+                self.special
+                    .split(&plain, Scope::UserDefined, &mut |part| self.encode_part(part, &mut at_start, &mut ids))
             }
             part => self.encode_part(part, &mut at_start, &mut ids),
         })?;

@@ -135,9 +135,8 @@ impl Vocabulary {
 
     /// The id that plain text may turn into: no control, unknown or byte token, whose texts must stay text.
     pub(crate) fn plain_id(&self, text: &str) -> Option<TokenId> {
-        self.id(text).filter(|&id| {
-            matches!(self.kind(id), Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused))
-        })
+        self.id(text)
+            .filter(|&id| matches!(self.kind(id), Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)))
     }
 
     /// The token of a byte in the `<0xXX>` writing.

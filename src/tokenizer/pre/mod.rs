@@ -20,10 +20,7 @@ pub(crate) enum Rule {
     /// Every match is a piece.
     Isolate(&'static str),
     /// As `Isolate`, where the pattern's last alternative is `\s+` with a rule for runs before text.
-    Words {
-        pattern: &'static str,
-        whitespace: Whitespace,
-    },
+    Words { pattern: &'static str, whitespace: Whitespace },
     /// Digit runs are cut in threes, counted from their end.
     Cut(DigitCut),
 }
@@ -116,13 +113,7 @@ fn run<'t>(stages: &[Stage], text: &'t str, emit: Emit<'_, 't>) -> Result<()> {
     }
 }
 
-fn words<'t>(
-    pattern: &Regex,
-    whitespace: Whitespace,
-    rest: &[Stage],
-    text: &'t str,
-    emit: Emit<'_, 't>,
-) -> Result<()> {
+fn words<'t>(pattern: &Regex, whitespace: Whitespace, rest: &[Stage], text: &'t str, emit: Emit<'_, 't>) -> Result<()> {
     let mut at = 0;
     while let Some(found) = pattern.find_at(text, at) {
         if found.is_empty() {
@@ -141,7 +132,8 @@ fn words<'t>(
             continue;
         }
         // The match took all whitespace there is: what follows is text or the end.
-        let kept = if at < text.len() && piece.len() > last.len_utf8() { piece.len() - last.len_utf8() } else { piece.len() };
+        let kept =
+            if at < text.len() && piece.len() > last.len_utf8() { piece.len() - last.len_utf8() } else { piece.len() };
         at = found.start() + kept;
         if whitespace == Whitespace::Halving {
             halve(&piece[..kept], rest, emit)?;
