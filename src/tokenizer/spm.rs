@@ -3,7 +3,7 @@
 //! Works on text between special tokens, whole, without splitting it into pieces first.
 
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::vocabulary::{check_length, TokenKind, Vocabulary, SCORES};
 use crate::source::Metadata;
@@ -18,6 +18,18 @@ pub(crate) struct Sentencepiece {
     scores: Vec<f32>,
     bytes: Vec<Option<TokenId>>,
     unknown: Option<TokenId>,
+    /// Characters that stand side by side within some token. Nothing merges across other places, so text is cut
+    /// there first: the result is the same, and the queue stays small.
+    joints: HashSet<(char, char)>,
+}
+
+/// Buffers that one call of [`Sentencepiece::encode`] reuses from chunk to chunk.
+#[derive(Default)]
+struct Scratch {
+    nodes: Vec<Node>,
+    queue: BinaryHeap<Pair>,
+    /// Where unused tokens, which must not be emitted, were joined: by start and length, the left part's length.
+    splits: HashMap<(u32, u32), u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,7 +63,14 @@ impl Sentencepiece {
             // −0 and 0 must tie.
             *score += 0.0;
         }
-        Ok(Sentencepiece { scores, bytes: (0..=255).map(|byte| vocabulary.byte_token(byte)).collect(), unknown })
+        let mut joints = HashSet::new();
+        for (_, text, kind) in vocabulary.iter() {
+            if matches!(kind, TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused) {
+                joints.extend(text.chars().zip(text.chars().skip(1)));
+            }
+        }
+        let bytes = (0..=255).map(|byte| vocabulary.byte_token(byte)).collect();
+        Ok(Sentencepiece { scores, bytes, unknown, joints })
     }
 
     /// Appends the tokens of `text`, which holds no special tokens; `prefix` puts a space before it.
@@ -68,8 +87,29 @@ impl Sentencepiece {
         }
         marked.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
 
-        let mut nodes: Vec<Node> = Vec::with_capacity(marked.len());
-        for (start, character) in marked.char_indices() {
+        let mut scratch = Scratch::default();
+        let mut chunk = 0;
+        let mut previous = None;
+        for (at, character) in marked.char_indices() {
+            if previous.is_some_and(|previous| !self.joints.contains(&(previous, character))) {
+                self.encode_chunk(vocabulary, &marked[chunk..at], &mut scratch, out)?;
+                chunk = at;
+            }
+            previous = Some(character);
+        }
+        self.encode_chunk(vocabulary, &marked[chunk..], &mut scratch, out)
+    }
+
+    fn encode_chunk(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<TokenId>,
+    ) -> Result<()> {
+        let nodes = &mut scratch.nodes;
+        nodes.clear();
+        for (start, character) in text.char_indices() {
             let index = nodes.len() as u32;
             nodes.push(Node {
                 start: start as u32,
@@ -81,22 +121,20 @@ impl Sentencepiece {
         if let Some(last) = nodes.last_mut() {
             last.next = END;
         }
-        let splits = self.merge(vocabulary, &marked, &mut nodes);
+        self.merge(vocabulary, text, scratch);
         let mut at = 0;
-        while let Some(node) = nodes.get(at as usize) {
-            self.emit(vocabulary, &marked, &splits, *node, out)?;
+        while let Some(node) = scratch.nodes.get(at as usize) {
+            self.emit(vocabulary, text, &scratch.splits, *node, out)?;
             at = node.next;
         }
         Ok(())
     }
 
-    /// Merges to the end. Answers where unused tokens, which must not be emitted, were joined: by start and length,
-    /// the length of the left part.
-    fn merge(&self, vocabulary: &Vocabulary, text: &str, nodes: &mut [Node]) -> HashMap<(u32, u32), u32> {
-        let mut splits = HashMap::new();
-        let mut queue = BinaryHeap::new();
+    fn merge(&self, vocabulary: &Vocabulary, text: &str, Scratch { nodes, queue, splits }: &mut Scratch) {
+        splits.clear();
+        queue.clear();
         for left in 1..nodes.len() {
-            self.offer(vocabulary, text, nodes, &mut queue, left as u32 - 1);
+            self.offer(vocabulary, text, nodes, queue, left as u32 - 1);
         }
         while let Some(pair) = queue.pop() {
             let (left, right) = (nodes[pair.left as usize], nodes[pair.right as usize]);
@@ -111,13 +149,12 @@ impl Sentencepiece {
             nodes[pair.left as usize].next = right.next;
             if right.next != END {
                 nodes[right.next as usize].previous = pair.left;
-                self.offer(vocabulary, text, nodes, &mut queue, pair.left);
+                self.offer(vocabulary, text, nodes, queue, pair.left);
             }
             if left.previous != END {
-                self.offer(vocabulary, text, nodes, &mut queue, left.previous);
+                self.offer(vocabulary, text, nodes, queue, left.previous);
             }
         }
-        splits
     }
 
     /// Queues the pair that starts at this node, if its text is a token.
