@@ -90,7 +90,7 @@ impl Sampling {
                 let reason = format!("token {} has probability, but it is not allowed here", candidate.token);
                 return Err(RequestError::InvalidDistribution { sampler: name.clone(), reason }.into());
             }
-            let token = draw(distribution, &NoiseKey { seed: *seed, choice: 0, position: position as u64 });
+            let token = draw(distribution, &NoiseKey { seed: *seed, choice: 0, position: position as u64 })?;
             session.observe(token);
             Ok(token)
         })?;

@@ -58,7 +58,7 @@ impl EngineBuilder {
             max_sequences: MAX_SEQUENCES,
             kv_tokens: None,
             step_tokens: STEP_TOKENS,
-            sampler: Arc::new(Chain::new()),
+            sampler: Arc::new(Chain),
             template: None,
             clock: Box::new(SystemClock::default()),
             progress: Box::new(|_, _| true),

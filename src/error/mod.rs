@@ -5,6 +5,7 @@ mod build;
 #[cfg(feature = "hub")]
 mod hub;
 mod model;
+mod kernel;
 mod request;
 mod resources;
 mod source;
@@ -15,6 +16,7 @@ pub use build::BuildError;
 #[cfg(feature = "hub")]
 pub use hub::{HubError, HubErrorKind};
 pub use model::ModelError;
+pub use kernel::KernelError;
 pub use request::RequestError;
 pub use resources::ResourceError;
 pub use source::SourceError;
@@ -50,6 +52,9 @@ pub enum Error {
     /// One request.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// Weights that the kernels cannot hold.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// The machine's memory.
     #[error(transparent)]
     Resources(#[from] ResourceError),

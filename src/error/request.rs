@@ -69,4 +69,10 @@ pub enum RequestError {
         "the model has no chat template and no ChatML tokens; give a template (`ChatTemplate::new`) or a raw prompt"
     )]
     MissingChatTemplate,
+    /// The operating system gave no random seed.
+    #[error("the system gave no random numbers ({reason}); pass a seed")]
+    NoSeed {
+        /// What the system said.
+        reason: String,
+    },
 }

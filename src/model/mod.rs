@@ -9,4 +9,3 @@ mod rope;
 mod spec;
 
 pub(crate) use decoder::{Decoder, Span};
-pub(crate) use spec::DecoderSpec;

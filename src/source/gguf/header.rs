@@ -10,8 +10,8 @@ use super::reader::{Place, Reader, MAX_NAME_BYTES};
 use crate::source::{shape_problem, shown, Array, Dtype, Metadata, TensorInfo, Value};
 use crate::{Result, SourceError};
 
-/// Real models have under a hundred keys.
-const MAX_KEYS: u64 = 65_536;
+/// Real models have under a hundred keys. The limit also bounds the gaps of the table that holds them.
+const MAX_KEYS: u64 = 16_384;
 /// Levels of arrays within arrays.
 const MAX_DEPTH: usize = 4;
 const MAX_DIMS: u32 = 4;
@@ -90,7 +90,7 @@ pub(super) fn read(file: &PositionedFile) -> Result<Header> {
 fn version(reader: &mut Reader<'_>, file: &PositionedFile) -> Result<u32> {
     let source_name = reader.source_name();
     if file.size() == 0 {
-        return Err(SourceError::NotGguf { source_name, found: "an empty file".into() }.into());
+        return Err(SourceError::NotGguf { source_name, found: "an empty file; download it again".into() }.into());
     }
     let magic: [u8; 4] = reader.bytes(Place::Start("magic"))?;
     match &magic {

@@ -20,8 +20,8 @@ use crate::{Result, SourceError};
 /// A GGUF file, or all parts of a split one, open for reading.
 ///
 /// Versions 2 and 3, little-endian. Every tensor type is listed; one that this version cannot run fails when it is used.
-/// An open `Gguf` holds its metadata and tensor list in memory, at most eight times [`header_bytes`](Gguf::header_bytes),
-/// and its file handles; no weights. Reads may come from several threads at once.
+/// An open `Gguf` holds its metadata and tensor list in memory (at most eight times [`header_bytes`](Gguf::header_bytes)
+/// and 1 MiB; usually two to three times) and its file handles; no weights. Reads may come from several threads at once.
 ///
 /// ```no_run
 /// use candlewick::source::{Gguf, WeightSource};
