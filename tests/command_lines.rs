@@ -65,14 +65,29 @@ fn every_documented_command_line_is_read() {
     let with = |rest: &[&'static str]| [&model[..], rest].concat();
     let lines: [(&'static Command, Vec<&str>); 12] = [
         (&commands::CHAT, vec!["Why is the sky blue?"]),
-        (&commands::CHAT, with(&["--system", "S", "--temperature", "0.5", "--seed", "1", "--max-tokens", "9", "--threads", "2"])),
-        (&commands::GENERATE, with(&["--prompt", "-not a flag", "--raw", "--max-tokens", "3", "--temperature", "1", "--json"])),
-        (&commands::GENERATE, with(&["--prompt-file", "f", "--chat", "--seed", "5", "--ignore-eos", "--kv", "f16", "--json"])),
-        (&commands::GENERATE, with(&["--ids", "1,2,3", "--precision", "f32", "--logprobs", "4", "--threads", "1", "--json"])),
+        (
+            &commands::CHAT,
+            with(&["--system", "S", "--temperature", "0.5", "--seed", "1", "--max-tokens", "9", "--threads", "2"]),
+        ),
+        (
+            &commands::GENERATE,
+            with(&["--prompt", "-not a flag", "--raw", "--max-tokens", "3", "--temperature", "1", "--json"]),
+        ),
+        (
+            &commands::GENERATE,
+            with(&["--prompt-file", "f", "--chat", "--seed", "5", "--ignore-eos", "--kv", "f16", "--json"]),
+        ),
+        (
+            &commands::GENERATE,
+            with(&["--ids", "1,2,3", "--precision", "f32", "--logprobs", "4", "--threads", "1", "--json"]),
+        ),
         (&commands::TOKENIZE, with(&["--file", "f", "--no-special", "--threads", "1", "--json"])),
         (&commands::TOKENIZE, with(&["--cases", "f"])),
         (&commands::LOGITS, with(&["--ids=1,2,3", "--top", "20", "--precision", "int8", "--threads", "1", "--json"])),
-        (&commands::PERPLEXITY, with(&["--file", "f", "--context", "512", "--chunks", "20", "--precision", "f32", "--json"])),
+        (
+            &commands::PERPLEXITY,
+            with(&["--file", "f", "--context", "512", "--chunks", "20", "--precision", "f32", "--json"]),
+        ),
         (&commands::BENCH, with(&["-p", "512", "-n", "64", "-d", "4096", "-t", "2", "-b", "8", "-r", "3", "--json"])),
         (&commands::BENCH, with(&["-p0", "-n0", "--kv", "bf16", "--kernel", "avx2", "--ceilings", "--threads", "2"])),
         (&commands::MODELS, vec!["fetch", "all"]),
@@ -86,7 +101,10 @@ fn every_documented_command_line_is_read() {
 
 #[test]
 fn values_are_read_and_checked() {
-    let line = args(&commands::GENERATE, &["--ids", "1, 2,3", "--temperature", "0.5", "--max-tokens=7", "--kv", "f16", "--raw"]);
+    let line = args(
+        &commands::GENERATE,
+        &["--ids", "1, 2,3", "--temperature", "0.5", "--max-tokens=7", "--kv", "f16", "--raw"],
+    );
     assert_eq!(line.ids("ids").unwrap(), Some(vec![1, 2, 3]));
     assert_eq!(line.number("temperature", 0.0..=100.0).unwrap(), Some(0.5));
     assert_eq!(line.number("max-tokens", 1..=10).unwrap(), Some(7));
@@ -170,14 +188,17 @@ fn every_flag_and_its_default_is_in_the_documentation() {
 fn hub_ids_are_told_from_paths() {
     assert_eq!(hub_id("owner/name"), Some(("owner/name", None)));
     assert_eq!(hub_id("owner/name:file.gguf"), Some(("owner/name", Some("file.gguf"))));
-    for text in ["name", "models/file.gguf", "/owner/name", "./name", "../name", "a/b/c", "owner/", "/name", "a b/c", "a/b:"] {
+    for text in
+        ["name", "models/file.gguf", "/owner/name", "./name", "../name", "a/b/c", "owner/", "/name", "a b/c", "a/b:"]
+    {
         assert_eq!(hub_id(text), None, "{text}");
     }
 }
 
 #[test]
 fn a_model_that_cannot_be_meant_is_refused_at_once() {
-    for (text, words) in [("no-such-file.gguf", "no such file"), ("src", "directory"), ("/none/x.gguf", "no such file")] {
+    for (text, words) in [("no-such-file.gguf", "no such file"), ("src", "directory"), ("/none/x.gguf", "no such file")]
+    {
         let message = support::fetch::resolve(Some(text)).unwrap_err().to_string();
         assert!(message.contains(text) && message.contains(words), "{message}");
     }

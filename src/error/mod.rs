@@ -4,8 +4,8 @@
 mod build;
 #[cfg(feature = "hub")]
 mod hub;
-mod model;
 mod kernel;
+mod model;
 mod request;
 mod resources;
 mod source;
@@ -15,8 +15,8 @@ mod tokenizer;
 pub use build::BuildError;
 #[cfg(feature = "hub")]
 pub use hub::{HubError, HubErrorKind};
-pub use model::ModelError;
 pub use kernel::KernelError;
+pub use model::ModelError;
 pub use request::RequestError;
 pub use resources::ResourceError;
 pub use source::SourceError;
@@ -36,7 +36,7 @@ pub enum Error {
     /// The hub that was asked for a file.
     #[cfg(feature = "hub")]
     #[error(transparent)]
-    Hub(#[from] HubError),
+    Hub(Box<HubError>),
     /// The vocabulary that the source carries.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
