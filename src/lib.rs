@@ -1,4 +1,75 @@
-//! LLM inference that a Rust program links.
+//! LLM inference that a Rust program links: from a model file to text, in the host's own process.
+//!
+//! ```no_run
+//! use candlewick::{Engine, Gguf, Message, Request};
+//!
+//! fn main() -> candlewick::Result<()> {
+//!     let mut engine = Engine::builder(Gguf::open("model.gguf")?).build()?;
+//!     for piece in engine.generate(Request::chat([Message::user("Hi")]).max_tokens(64))? {
+//!         print!("{}", piece?.text);
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # How it behaves
+//!
+//! * **No runtime, no globals.** The core is synchronous: [`Engine::submit`] takes requests, [`Engine::step`] computes
+//!   one batch, [`Engine::generate`] drives both for one request. The library reads no environment variable and starts
+//!   no thread but the engine's compute threads.
+//! * **Answers do not depend on how they were computed.** For one kernel level, precision and KV format, tokens and
+//!   log-probabilities are bitwise the same whatever runs beside the request, however its prompt is cut into steps
+//!   and however many threads compute.
+//! * **Errors are typed and local.** Files, templates and prompts may be hostile: what is wrong is an [`Error`] that
+//!   says so, never a panic; the failure of one request leaves the others running.
+//!
+//! # Several requests at once
+//!
+//! ```
+//! use candlewick::testing::TinyModel;
+//! use candlewick::{Engine, Event, Request};
+//!
+//! # fn main() -> candlewick::Result<()> {
+//! // A tiny random model in place of a file.
+//! let mut engine = Engine::builder(TinyModel::llama().build()?).threads(1).build()?;
+//! let first = engine.submit(Request::prompt("Once upon a time").max_tokens(8))?;
+//! let second = engine.submit(Request::prompt("Hello").max_tokens(4).temperature(0.8).seed(7))?;
+//! let mut finished = Vec::new();
+//! while !engine.is_idle() {
+//!     for event in engine.step()? {
+//!         if let Event::Finished { id, output, .. } = event {
+//!             finished.push((id, output.token_ids.len()));
+//!         }
+//!     }
+//! }
+//! assert_eq!(finished.len(), 2);
+//! assert!(finished.iter().any(|(id, _)| *id == first) && finished.iter().any(|(id, _)| *id == second));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rooms
+//!
+//! Data flows from the top down; a room uses only rooms above it.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, memory, the hub |
+//! | [`tokenizer`] | text to tokens and back, chat templates |
+//! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
+//! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
+//! | [`stream`] | stop strings |
+//! | [`engine`] | builder, requests, steps, events |
+//!
+//! Between them, and private: weights (packing), cache (KV blocks), model (the decoder), schedule (who runs next).
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `hub` (default) | fetching files from the Hugging Face hub |
+//! | `testing` | tiny seeded models and a GGUF writer, for tests of programs that use this crate |
+//! | `cuda`, `metal` | candle's devices; the engine itself computes on the CPU so far |
 
 mod error;
 mod types;

@@ -96,6 +96,8 @@ impl Event {
 pub struct Score {
     /// `log_probs[i]` is the natural log-probability of token `first + i` given all tokens before it.
     pub log_probs: Vec<f32>,
+    /// `best[i]` is the most probable token at the same place, ties to the lower id.
+    pub best: Vec<TokenId>,
     /// The logits after the last token.
     pub last_logits: Vec<f32>,
 }

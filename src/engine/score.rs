@@ -4,7 +4,7 @@ use super::output::Score;
 use super::Engine;
 use crate::cache::SequenceCache;
 use crate::model::Span;
-use crate::sample::log_probs;
+use crate::sample::{log_probs, LogProbs};
 use crate::types::TokenId;
 use crate::{Error, RequestError, ResourceError, Result};
 
@@ -39,7 +39,7 @@ impl Engine {
     fn score_in(&mut self, cache: &mut SequenceCache, tokens: &[TokenId], first: usize) -> Result<Score> {
         let Engine { decoder, arena, layout, cpu, .. } = self;
         let vocab = decoder.spec().vocab_size;
-        let mut scores: Vec<Result<f32, Error>> = Vec::with_capacity(tokens.len().saturating_sub(first));
+        let mut scores: Vec<Result<LogProbs, Error>> = Vec::with_capacity(tokens.len().saturating_sub(first));
         let mut last_logits = Vec::new();
         for chunk in tokens.chunks(self.step_tokens) {
             let begin = cache.len();
@@ -50,12 +50,10 @@ impl Engine {
             let ends_here = end == tokens.len();
             decoder.forward(arena, &[Span { tokens: chunk, cache }], &wanted, &mut |at, logits| {
                 let rows = &wanted[at..at + logits.len() / vocab];
-                let mut results: Vec<Option<Result<f32>>> = rows.iter().map(|_| None).collect();
+                let mut results: Vec<Option<Result<LogProbs>>> = rows.iter().map(|_| None).collect();
                 cpu.for_each_chunk(&mut results, 1, &|i, result| {
                     let target = tokens.get(begin + rows[i] + 1);
-                    result[0] = target.map(|&token| {
-                        log_probs(&logits[i * vocab..(i + 1) * vocab], token, 0).map(|l| l.chosen.log_prob)
-                    });
+                    result[0] = target.map(|&token| log_probs(&logits[i * vocab..(i + 1) * vocab], token, 1));
                 });
                 scores.extend(results.into_iter().flatten());
                 if ends_here && rows.last() == Some(&(chunk.len() - 1)) {
@@ -64,6 +62,9 @@ impl Engine {
             });
             cache.advance(layout, arena, chunk.len());
         }
-        Ok(Score { log_probs: scores.into_iter().collect::<Result<_>>()?, last_logits })
+        let scores: Vec<LogProbs> = scores.into_iter().collect::<Result<_>>()?;
+        let log_probs = scores.iter().map(|s| s.chosen.log_prob).collect();
+        let best = scores.iter().filter_map(|s| s.top.first().map(|t| t.token)).collect();
+        Ok(Score { log_probs, best, last_logits })
     }
 }

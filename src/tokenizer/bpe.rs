@@ -1,0 +1,281 @@
+//! Byte-pair merging: splits text into pieces and merges each piece's symbols, lowest rank first.
+//!
+//! Works on text between special tokens. Symbols are vocabulary ids; texts that occur in merges without being
+//! tokens get ids above the vocabulary and fall apart into bytes again if they survive.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::alphabet;
+use super::pre::{Family, Splitter, Writing};
+use super::vocabulary::{TokenKind, Vocabulary};
+use crate::source::Metadata;
+use crate::{Result, TokenId, TokenizerError};
+
+pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
+
+/// A character that occurs neither in the vocabulary nor in a merge.
+const NO_SYMBOL: u32 = u32::MAX;
+
+/// Merge lists may name as many new symbols as ids above the vocabulary allow.
+const MAX_MERGES: usize = (u32::MAX / 8) as usize;
+
+/// Where ranks are token ids, longer tokens are not looked for: their splits would cost the square of their length.
+const LONGEST_RANKED_TOKEN: usize = 512;
+
+#[derive(Clone, Copy, Debug)]
+struct Merge {
+    rank: u32,
+    symbol: u32,
+}
+
+/// The byte-pair algorithm with its tables.
+#[derive(Debug)]
+pub(crate) struct Bpe {
+    splitter: Splitter,
+    writing: Writing,
+    ignore_merges: bool,
+    merges: HashMap<(u32, u32), Merge>,
+    /// Symbols of merges that are no tokens.
+    extra: HashMap<String, u32>,
+    /// Byte-level: the symbol of each byte. Otherwise: the `<0xXX>` token of each byte.
+    bytes: Vec<u32>,
+    unknown: Option<TokenId>,
+    vocabulary_size: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    symbol: u32,
+    start: u32,
+    end: u32,
+    previous: u32,
+    next: u32,
+}
+
+/// Buffers that one call of [`Bpe::encode`] reuses from piece to piece.
+#[derive(Default)]
+struct Scratch {
+    nodes: Vec<Node>,
+    /// Rank, left node, left symbol, right symbol; the lowest rank and then the leftmost pair comes first.
+    queue: BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
+    written: String,
+}
+
+const END: u32 = u32::MAX;
+
+impl Bpe {
+    /// `unknown`: what stands for bytes that have no token.
+    pub(crate) fn new(
+        metadata: &Metadata,
+        vocabulary: &Vocabulary,
+        family: &Family,
+        unknown: Option<TokenId>,
+    ) -> Result<Bpe> {
+        let mut bpe = Bpe {
+            splitter: Splitter::new(family.rules)?,
+            writing: family.writing,
+            ignore_merges: family.ignore_merges,
+            merges: HashMap::new(),
+            extra: HashMap::new(),
+            bytes: Vec::new(),
+            unknown,
+            vocabulary_size: vocabulary.len() as u32,
+        };
+        bpe.bytes = (0..=255)
+            .map(|byte| match family.writing {
+                Writing::ByteLevel => bpe.intern(vocabulary, alphabet::character(byte).encode_utf8(&mut [0; 4])),
+                _ => vocabulary.byte_token(byte).unwrap_or(NO_SYMBOL),
+            })
+            .collect();
+        match metadata.strings(MERGES)? {
+            Some(merges) => bpe.read_merges(vocabulary, merges)?,
+            None if family.ranks_are_ids => bpe.rank_by_id(vocabulary),
+            None => return Err(metadata.missing(MERGES).into()),
+        }
+        Ok(bpe)
+    }
+
+    fn read_merges(&mut self, vocabulary: &Vocabulary, merges: &[String]) -> Result<()> {
+        if merges.len() > MAX_MERGES {
+            return Err(TokenizerError::TooLarge { key: MERGES, found: merges.len(), limit: MAX_MERGES }.into());
+        }
+        self.merges.reserve(merges.len());
+        let mut joined = String::new();
+        for (index, merge) in merges.iter().enumerate() {
+            // The left part may itself be a space.
+            let first = merge.chars().next().map_or(0, char::len_utf8);
+            let parts = merge[first..].find(' ').map(|at| (&merge[..first + at], &merge[first + at + 1..]));
+            let Some((left, right)) = parts.filter(|(left, right)| !left.is_empty() && !right.is_empty()) else {
+                let merge = merge.chars().take(40).collect();
+                return Err(TokenizerError::InvalidMerge { index, merge }.into());
+            };
+            joined.clear();
+            joined.push_str(left);
+            joined.push_str(right);
+            // Text must not turn into a control token, whatever the list says.
+            if vocabulary.id(&joined).is_some() && vocabulary.plain_id(&joined).is_none() {
+                continue;
+            }
+            let pair = (self.intern(vocabulary, left), self.intern(vocabulary, right));
+            let symbol = self.intern(vocabulary, &joined);
+            // Of two equal merges the first counts.
+            self.merges.entry(pair).or_insert(Merge { rank: index as u32, symbol });
+        }
+        Ok(())
+    }
+
+    /// Any two tokens whose texts join to a third merge into it, earlier tokens first.
+    fn rank_by_id(&mut self, vocabulary: &Vocabulary) {
+        for (id, text, kind) in vocabulary.iter() {
+            if kind != TokenKind::Normal || text.len() > LONGEST_RANKED_TOKEN || vocabulary.id(text) != Some(id) {
+                continue;
+            }
+            for (at, _) in text.char_indices().skip(1) {
+                let (left, right) = text.split_at(at);
+                if let (Some(left), Some(right)) = (vocabulary.plain_id(left), vocabulary.plain_id(right)) {
+                    self.merges.insert((left, right), Merge { rank: id, symbol: id });
+                }
+            }
+        }
+    }
+
+    fn intern(&mut self, vocabulary: &Vocabulary, text: &str) -> u32 {
+        if let Some(symbol) = self.symbol(vocabulary, text) {
+            return symbol;
+        }
+        let symbol = self.vocabulary_size + self.extra.len() as u32;
+        self.extra.insert(text.to_string(), symbol);
+        symbol
+    }
+
+    fn symbol(&self, vocabulary: &Vocabulary, text: &str) -> Option<u32> {
+        vocabulary.plain_id(text).or_else(|| self.extra.get(text).copied())
+    }
+
+    /// Appends the tokens of `text`, which holds no special tokens.
+    pub(crate) fn encode(&self, vocabulary: &Vocabulary, text: &str, out: &mut Vec<TokenId>) -> Result<()> {
+        let mut scratch = Scratch::default();
+        let marked;
+        let text = if self.writing == Writing::Marked {
+            marked = text.replace(' ', "\u{2581}");
+            &marked
+        } else {
+            text
+        };
+        self.splitter.split(text, &mut |piece| self.encode_piece(vocabulary, piece, &mut scratch, out))
+    }
+
+    fn encode_piece(
+        &self,
+        vocabulary: &Vocabulary,
+        piece: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<TokenId>,
+    ) -> Result<()> {
+        if self.ignore_merges && piece.len() <= vocabulary.longest() {
+            if let Some(id) = vocabulary.plain_id(self.write(piece, &mut scratch.written)) {
+                out.push(id);
+                return Ok(());
+            }
+        }
+        self.fill(vocabulary, piece, &mut scratch.nodes);
+        self.merge(scratch);
+        let mut at = 0;
+        while let Some(node) = scratch.nodes.get(at as usize) {
+            if node.symbol < self.vocabulary_size {
+                out.push(node.symbol);
+            } else {
+                self.fall_apart(piece, node.start as usize..node.end as usize, out)?;
+            }
+            at = node.next;
+        }
+        Ok(())
+    }
+
+    fn write<'w>(&self, piece: &'w str, written: &'w mut String) -> &'w str {
+        if self.writing != Writing::ByteLevel {
+            return piece;
+        }
+        written.clear();
+        written.extend(piece.bytes().map(alphabet::character));
+        written
+    }
+
+    fn fill(&self, vocabulary: &Vocabulary, piece: &str, nodes: &mut Vec<Node>) {
+        nodes.clear();
+        let mut push = |symbol, start: usize, end: usize| {
+            let index = nodes.len() as u32;
+            let previous = index.checked_sub(1).unwrap_or(END);
+            nodes.push(Node { symbol, start: start as u32, end: end as u32, previous, next: index + 1 });
+        };
+        if self.writing == Writing::ByteLevel {
+            for (at, byte) in piece.bytes().enumerate() {
+                push(self.bytes[usize::from(byte)], at, at + 1);
+            }
+        } else {
+            for (at, character) in piece.char_indices() {
+                let end = at + character.len_utf8();
+                push(self.symbol(vocabulary, &piece[at..end]).unwrap_or(NO_SYMBOL), at, end);
+            }
+        }
+        if let Some(last) = nodes.last_mut() {
+            last.next = END;
+        }
+    }
+
+    fn merge(&self, Scratch { nodes, queue, .. }: &mut Scratch) {
+        queue.clear();
+        for left in 1..nodes.len() {
+            self.offer(nodes, queue, left as u32 - 1);
+        }
+        while let Some(Reverse((_, left, left_symbol, right_symbol))) = queue.pop() {
+            let node = nodes[left as usize];
+            // A symbol only ever grows, so equal ids mean that the pair is the one that was queued.
+            if node.symbol != left_symbol || node.next == END || nodes[node.next as usize].symbol != right_symbol {
+                continue;
+            }
+            let Some(merge) = self.merges.get(&(left_symbol, right_symbol)) else { continue };
+            let right = nodes[node.next as usize];
+            nodes[node.next as usize].symbol = NO_SYMBOL;
+            let merged = &mut nodes[left as usize];
+            merged.symbol = merge.symbol;
+            merged.end = right.end;
+            merged.next = right.next;
+            if right.next != END {
+                nodes[right.next as usize].previous = left;
+                self.offer(nodes, queue, left);
+            }
+            if node.previous != END {
+                self.offer(nodes, queue, node.previous);
+            }
+        }
+    }
+
+    /// Queues the pair that starts at this node, if it can merge.
+    fn offer(&self, nodes: &[Node], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>, left: u32) {
+        let node = nodes[left as usize];
+        if node.next == END {
+            return;
+        }
+        let pair = (node.symbol, nodes[node.next as usize].symbol);
+        if let Some(merge) = self.merges.get(&pair) {
+            queue.push(Reverse((merge.rank, left, pair.0, pair.1)));
+        }
+    }
+
+    /// Tokens of single bytes for text that has no token of its own.
+    fn fall_apart(&self, piece: &str, range: std::ops::Range<usize>, out: &mut Vec<TokenId>) -> Result<()> {
+        for &byte in &piece.as_bytes()[range] {
+            let symbol = self.bytes[usize::from(byte)];
+            if symbol < self.vocabulary_size {
+                out.push(symbol);
+            } else if let Some(unknown) = self.unknown {
+                out.push(unknown);
+            } else {
+                return Err(TokenizerError::Unencodable { byte, context: piece.chars().take(40).collect() }.into());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! Real models against references from outside: golden logits, perplexities, a peer's speed.
+//!
+//! A model that is not in the cache skips its tests, and says so on stderr; with `CANDLEWICK_REQUIRE_MODELS=1` its
+//! absence is a failure. Nothing is downloaded here.
+
+mod files;
+mod golden;
+mod peer;
+mod perplexity;
+mod text;
