@@ -3,6 +3,9 @@
 //! Models come from the cache only; one that is absent is left out, and that is said. Compare ratios, never the
 //! figures of two runs.
 
+// The macro below makes a public function without documentation.
+#![allow(missing_docs)]
+
 #[path = "../examples/support/mod.rs"]
 mod support;
 

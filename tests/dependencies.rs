@@ -71,3 +71,22 @@ fn there_is_one_version_of_each_crate_that_appears_in_interfaces() {
         assert_eq!(versions, 1, "{name}: {:?}", crates.get(name));
     }
 }
+
+#[test]
+fn every_dependency_has_its_reason_in_the_documentation() {
+    let page = include_str!("../docs/dependencies.md");
+    let mut names = Vec::new();
+    let mut is_inside = false;
+    for line in include_str!("../Cargo.toml").lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            is_inside = section.trim_end_matches(']').ends_with("dependencies");
+        } else if let (true, Some((name, _))) = (is_inside, line.split_once(" = ")) {
+            names.push(name.trim());
+        }
+    }
+    assert!(names.contains(&"candle-core") && names.contains(&"lexopt"), "{names:?}");
+    for name in names.into_iter().filter(|name| *name != "candlewick") {
+        let is_named = page.lines().any(|line| line.starts_with('|') && line.split(['|', ',', ' ']).any(|w| w == name));
+        assert!(is_named, "docs/dependencies.md does not say why {name} is there");
+    }
+}

@@ -36,7 +36,7 @@ pub enum Error {
     /// The hub that was asked for a file.
     #[cfg(feature = "hub")]
     #[error(transparent)]
-    Hub(#[from] HubError),
+    Hub(Box<HubError>),
     /// The vocabulary that the source carries.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

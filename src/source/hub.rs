@@ -222,7 +222,7 @@ impl Hub {
 
     fn error(&self, repo: &str, file: &str, kind: HubErrorKind) -> crate::Error {
         let (repo, file, endpoint) = (repo.to_string(), file.to_string(), self.endpoint.clone());
-        HubError { repo, file, endpoint, kind }.into()
+        crate::Error::Hub(Box::new(HubError { repo, file, endpoint, kind }))
     }
 }
 
