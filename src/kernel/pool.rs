@@ -1,0 +1,280 @@
+//! The thread pool of the kernels: fork-join over numbered tasks, handed out dynamically.
+//!
+//! A decode step has a few hundred joins, some of a few microseconds, so workers spin for a moment before they
+//! park, and the caller never waits for a worker that has not joined in. Knows nothing of what the tasks do.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a worker looks for the next job before it parks.
+const WORKER_SPIN: Duration = Duration::from_micros(50);
+/// How long the caller looks for the last task's end before it blocks.
+const CALLER_SPIN: Duration = Duration::from_micros(50);
+
+/// `state`: the job's number in the high half; below it whether it may be joined, whether the caller blocks,
+/// and how many workers are inside.
+const OPEN: u64 = 1 << 31;
+const CALLER_BLOCKED: u64 = 1 << 30;
+const ACTIVE: u64 = CALLER_BLOCKED - 1;
+const EPOCH_SHIFT: u32 = 32;
+
+thread_local! {
+    /// Set while this thread runs a pool's task: a `run` from inside it stays on this thread.
+    static INSIDE_TASK: Cell<bool> = const { Cell::new(false) };
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    run: *const (dyn Fn(usize) + Sync),
+    tasks: usize,
+}
+
+/// Keeps the counters that different threads write on different cache lines.
+#[repr(align(128))]
+struct Line<T>(T);
+
+struct Shared {
+    state: Line<AtomicU64>,
+    next_task: Line<AtomicUsize>,
+    job: UnsafeCell<Option<Job>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    quit: AtomicBool,
+    parked: AtomicUsize,
+    park_lock: Mutex<()>,
+    wake: Condvar,
+    done_lock: Mutex<()>,
+    done: Condvar,
+}
+
+// SAFETY: `job` is the only part that is not Send + Sync. It is written by the thread that holds `Pool::turn`
+// while no job is open and no worker is inside, and read by workers only after they joined an open job; `state`
+// orders the two. The closure behind the pointer is Sync and outlives the job, since `run` returns only when
+// the job is closed and empty.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// A fixed set of threads that run numbered tasks. Several engines may share one; their jobs take turns.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    turn: Mutex<()>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+impl Pool {
+    /// A pool of `threads` threads, one of which is the caller of [`run`](Self::run): `threads - 1` are started.
+    /// 0 counts as 1.
+    ///
+    /// # Errors
+    /// The operating system's error when a thread cannot be started.
+    pub fn new(threads: usize) -> std::io::Result<Pool> {
+        let shared = Arc::new(Shared {
+            state: Line(AtomicU64::new(0)),
+            next_task: Line(AtomicUsize::new(0)),
+            job: UnsafeCell::new(None),
+            panic: Mutex::new(None),
+            quit: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            park_lock: Mutex::new(()),
+            wake: Condvar::new(),
+            done_lock: Mutex::new(()),
+            done: Condvar::new(),
+        });
+        // Built first, so that an error below drops it, which ends the workers already started.
+        let mut pool = Pool { shared, workers: Vec::new(), turn: Mutex::new(()) };
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let builder = std::thread::Builder::new().name(format!("candlewick-{index}"));
+            pool.workers.push(builder.spawn(move || shared.work())?);
+        }
+        Ok(pool)
+    }
+
+    /// Threads that take part in a job, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `f(0)`, `f(1)`, … `f(tasks - 1)`, each once, on any thread of the pool and in any order, and returns
+    /// when all have ended. Callers on different threads take turns; a call from inside a task (of any pool)
+    /// runs on that thread alone.
+    ///
+    /// # Panics
+    /// If a task panics, the others still run; then the first panic continues here. The pool stays usable.
+    pub fn run(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+        if tasks <= 1 || self.workers.is_empty() || INSIDE_TASK.get() {
+            let mut panic = None;
+            for task in 0..tasks {
+                run_task(f, task, |payload| keep_first(&mut panic, payload));
+            }
+            if let Some(payload) = panic {
+                resume_unwind(payload);
+            }
+            return;
+        }
+        let turn = lock(&self.turn);
+        self.shared.open(f, tasks);
+        self.shared.take_tasks(f, tasks);
+        self.shared.close();
+        let panic = lock(&self.shared.panic).take();
+        drop(turn);
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.quit.store(true, Ordering::SeqCst);
+        {
+            let _guard = lock(&self.shared.park_lock);
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker cannot panic: tasks are caught.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Offers a job to the workers. The caller holds the turn and no job is open.
+    fn open(&self, f: &(dyn Fn(usize) + Sync), tasks: usize) {
+        // SAFETY: only the lifetime changes; `close` ends every use before `run` returns.
+        let run: *const (dyn Fn(usize) + Sync) =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f) };
+        // SAFETY: no job is open and no worker is inside, so nothing reads `job` now.
+        unsafe { *self.job.get() = Some(Job { run, tasks }) };
+        self.next_task.0.store(0, Ordering::Relaxed);
+        let epoch = (self.state.0.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1) & u64::from(u32::MAX);
+        // SeqCst here and on `parked`: either the worker sees the job, or the caller sees the parked worker.
+        self.state.0.store(epoch << EPOCH_SHIFT | OPEN, Ordering::SeqCst);
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            let _guard = lock(&self.park_lock);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Lets no more workers in and waits until none is inside.
+    fn close(&self) {
+        if self.state.0.fetch_and(!OPEN, Ordering::AcqRel) & ACTIVE == 0 {
+            return;
+        }
+        let empty = || self.state.0.load(Ordering::Acquire) & ACTIVE == 0;
+        if spin_until(CALLER_SPIN, empty) {
+            return;
+        }
+        self.state.0.fetch_or(CALLER_BLOCKED, Ordering::AcqRel);
+        let mut guard = lock(&self.done_lock);
+        while !empty() {
+            guard = self.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Runs tasks until none is left to take.
+    fn take_tasks(&self, f: &(dyn Fn(usize) + Sync), tasks: usize) {
+        loop {
+            let task = self.next_task.0.fetch_add(1, Ordering::Relaxed);
+            if task >= tasks {
+                return;
+            }
+            run_task(f, task, |payload| keep_first(&mut lock(&self.panic), payload));
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self) {
+        let mut seen = 0u64;
+        while self.wait_for_job(seen) {
+            let state = self.state.0.load(Ordering::Acquire);
+            if state & OPEN == 0 || state >> EPOCH_SHIFT == seen {
+                continue;
+            }
+            if self.state.0.compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            seen = state >> EPOCH_SHIFT;
+            // SAFETY: this worker is inside an open job, so `job` is set and not written until it leaves.
+            if let Some(job) = unsafe { *self.job.get() } {
+                // SAFETY: the closure lives until the job is closed and empty; this worker is inside.
+                self.take_tasks(unsafe { &*job.run }, job.tasks);
+            }
+            let before = self.state.0.fetch_sub(1, Ordering::AcqRel);
+            if before & ACTIVE == 1 && before & CALLER_BLOCKED != 0 {
+                let _guard = lock(&self.done_lock);
+                self.done.notify_all();
+            }
+        }
+    }
+
+    /// Returns true when an open job other than `seen` is offered, false when the pool ends.
+    fn wait_for_job(&self, seen: u64) -> bool {
+        let ready = || {
+            let state = self.state.0.load(Ordering::SeqCst);
+            (state & OPEN != 0 && state >> EPOCH_SHIFT != seen) || self.quit.load(Ordering::SeqCst)
+        };
+        if !spin_until(WORKER_SPIN, ready) {
+            let mut guard = lock(&self.park_lock);
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            while !ready() {
+                guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+        !self.quit.load(Ordering::SeqCst)
+    }
+}
+
+/// Runs one task and hands a panic to `caught`.
+fn run_task(f: &(dyn Fn(usize) + Sync), task: usize, caught: impl FnOnce(Box<dyn Any + Send>)) {
+    let outer = INSIDE_TASK.replace(true);
+    // The payload is resumed on the caller, who sees whatever state the task left behind, as with a plain loop.
+    let result = catch_unwind(AssertUnwindSafe(|| f(task)));
+    INSIDE_TASK.set(outer);
+    if let Err(payload) = result {
+        caught(payload);
+    }
+}
+
+fn keep_first(slot: &mut Option<Box<dyn Any + Send>>, payload: Box<dyn Any + Send>) {
+    if slot.is_none() {
+        *slot = Some(payload);
+    }
+}
+
+/// Polls `ready` for at most `limit`; whether it came true.
+fn spin_until(limit: Duration, ready: impl Fn() -> bool) -> bool {
+    // A look at the clock costs as much as some dozens of polls.
+    const POLLS_PER_LOOK: u32 = 64;
+    let mut start = None;
+    loop {
+        for _ in 0..POLLS_PER_LOOK {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        if now.duration_since(*start.get_or_insert(now)) >= limit {
+            return false;
+        }
+    }
+}
+
+/// A poisoned lock guards nothing that a panic could have broken.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
