@@ -8,5 +8,7 @@ pub mod source;
 
 // The public interface is:
 pub use candle_core as candle;
-pub use error::{BuildError, Error, ModelError, RequestError, Result, SourceError, TemplateError, TokenizerError};
+pub use error::{
+    BuildError, Error, KernelError, ModelError, RequestError, Result, SourceError, TemplateError, TokenizerError,
+};
 pub use types::{FinishReason, SequenceId, TokenId};

@@ -2,6 +2,7 @@
 //! (request, build) or the machine (resources).
 
 mod build;
+mod kernel;
 mod model;
 mod request;
 mod source;
@@ -9,6 +10,7 @@ mod template;
 mod tokenizer;
 
 pub use build::BuildError;
+pub use kernel::KernelError;
 pub use model::ModelError;
 pub use request::RequestError;
 pub use source::SourceError;
@@ -37,6 +39,9 @@ pub enum Error {
     /// The parts that the builder was given.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// A weight matrix that the kernels cannot hold.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// One request.
     #[error(transparent)]
     Request(#[from] RequestError),
