@@ -1,19 +1,33 @@
 //! Arithmetic on slices: the only room with `unsafe`. Knows no tensors, models or files.
 #![allow(unsafe_code)]
 
+mod activations;
 mod attention;
 mod chunks;
+mod float;
+mod format;
+mod int8;
 mod isa;
 mod kv;
+mod lanes;
+mod matmul;
+mod memory;
 mod ops;
+mod packed;
 mod pool;
+mod scalar;
+mod unpack;
 mod vector;
 
 #[cfg(test)]
 mod tests;
 
+pub use activations::{Activations, Precision};
 pub use attention::{attention, AttentionShape, AttentionSpan};
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
+pub use matmul::matmul;
 pub use ops::{add, add_bias, gate, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation, RopePairing};
+pub use packed::PackedMatrix;
 pub use pool::Pool;
+pub use scalar::dequantize;

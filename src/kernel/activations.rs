@@ -1,0 +1,396 @@
+//! The inputs of a product in the forms the kernels read, computed once for all linears of one input.
+//!
+//! Rows are taken in groups of 8, the last of 1, 2, 4 or 8 with rows of zeros added, and interleaved within a
+//! group, so that a kernel that works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
+
+use super::format::Layout;
+use super::isa::{Cpu, KernelLevel};
+use super::memory::Shared;
+use super::packed::PackedMatrix;
+
+/// Rows of a group.
+pub(crate) const GROUP: usize = 8;
+/// Blocks whose largest magnitude is below this count as zero: their scale's reciprocal could overflow.
+const SMALLEST: f32 = 1.0e-30;
+
+/// How quantized weights are multiplied. Dense weights always take f32 activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Precision {
+    /// Activations as int8 with one scale per 32 values.
+    #[default]
+    Int8Activations,
+    /// f32 activations and dequantized weights.
+    F32,
+}
+
+/// Which integer a dot product starts from, so that codes may be unsigned: minus the offset times the sum.
+struct Starts {
+    offset: i32,
+    subs: usize,
+    values: Vec<i32>,
+}
+
+/// Which forms of the present input are there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forms {
+    int8: bool,
+    float: bool,
+    sums: [bool; 2],
+}
+
+/// One input `[rows][cols]`, prepared for some matrices. Reusable: buffers grow and are kept.
+///
+/// An input that is not finite makes the outputs NaN that it contributes to: with int8 activations its whole
+/// block of 32 counts as NaN; with f32 activations IEEE arithmetic applies.
+pub struct Activations {
+    rows: usize,
+    cols: usize,
+    precision: Precision,
+    forms: Forms,
+    /// Four codes of consecutive columns per word: `[group][cols / 4][rows of the group]`.
+    codes: Vec<i32>,
+    /// `[group][cols / 32][rows of the group]`.
+    scales: Vec<f32>,
+    /// scale × sum of codes, per 32 and per 16 values: `[group][cols / 32][subs][rows of the group]`.
+    sums: [Vec<f32>; 2],
+    starts: Vec<Starts>,
+    /// `[group][cols][rows of the group]`.
+    values: Vec<f32>,
+}
+
+/// A group's operands: what a kernel reads. Pointers to the first block; `columns` is the group's row count.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) codes: *const i32,
+    pub(crate) scales: *const f32,
+    /// Null for types without a min.
+    pub(crate) sums: *const f32,
+    /// Null for types with a min.
+    pub(crate) starts: *const i32,
+}
+
+impl Default for Activations {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Activations {
+    /// Empty buffers.
+    pub fn new() -> Self {
+        Activations {
+            rows: 0,
+            cols: 0,
+            precision: Precision::default(),
+            forms: Forms::default(),
+            codes: Vec::new(),
+            scales: Vec::new(),
+            sums: [Vec::new(), Vec::new()],
+            starts: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Takes the input `x`, `[rows][cols]` row-major, and computes the forms that `weights` need at `precision`.
+    ///
+    /// Each row's codes depend on that row alone: per 32 values the scale is amax / 127 and a code is
+    /// x · (127 / amax), rounded to nearest, ties to even. Blocks with amax below 1e-30 count as zero.
+    ///
+    /// # Panics
+    /// If `x` is not `rows * cols` long or a matrix does not have `cols` columns.
+    pub fn prepare(
+        &mut self,
+        cpu: &Cpu,
+        x: &[f32],
+        rows: usize,
+        cols: usize,
+        weights: &[&PackedMatrix],
+        precision: Precision,
+    ) {
+        assert_eq!(Some(x.len()), rows.checked_mul(cols), "an input of {rows} rows and {cols} columns");
+        assert!(weights.iter().all(|w| w.cols() == cols), "every matrix has {cols} columns");
+        (self.rows, self.cols, self.precision) = (rows, cols, precision);
+        self.starts.iter_mut().for_each(|starts| starts.subs = 0);
+        let mut forms = Forms::default();
+        for layout in weights.iter().map(|w| w.layout()) {
+            if !takes_int8(layout, precision) {
+                forms.float = true;
+                continue;
+            }
+            forms.int8 = true;
+            if layout.has_min {
+                forms.sums[layout.subs - 1] = true;
+            } else {
+                self.add_starts(layout.offset, layout.subs);
+            }
+        }
+        self.forms = forms;
+        let Forms { int8, float, sums } = forms;
+        let padded = padded(rows);
+        let blocks = padded * (cols / 32);
+        if int8 {
+            grow(&mut self.codes, blocks * 8);
+            grow(&mut self.scales, blocks);
+            for (i, sums) in self.sums.iter_mut().enumerate().filter(|(i, _)| sums[*i]) {
+                grow(sums, blocks * (i + 1));
+            }
+            for starts in &mut self.starts {
+                grow(&mut starts.values, blocks * starts.subs);
+            }
+        }
+        if float {
+            grow(&mut self.values, padded * cols);
+        }
+        let job = Job {
+            x,
+            zeros: if padded > rows { vec![0.0; cols] } else { Vec::new() },
+            rows,
+            cols,
+            codes: int8.then(|| Shared(self.codes.as_mut_ptr())),
+            scales: Shared(self.scales.as_mut_ptr()),
+            sums: [0, 1].map(|i| sums[i].then(|| Shared(self.sums[i].as_mut_ptr()))),
+            starts: (self.starts.iter_mut().filter(|s| s.subs > 0))
+                .map(|s| (s.offset, s.subs, Shared(s.values.as_mut_ptr())))
+                .collect(),
+            values: float.then(|| Shared(self.values.as_mut_ptr())),
+        };
+        let level = cpu.usable_level();
+        // A handful of groups costs less than waking the workers.
+        let groups = rows.div_ceil(GROUP);
+        let per_task = if rows * cols < 1 << 15 { groups } else { groups.div_ceil(cpu.pool.threads() * 4) }.max(1);
+        cpu.pool.run(groups.div_ceil(per_task), &|task| {
+            for group in task * per_task..groups.min((task + 1) * per_task) {
+                // SAFETY: every buffer that the job names was grown to its length above; groups are below
+                // `groups` and each is visited once.
+                unsafe { job.run(level, group) };
+            }
+        });
+    }
+
+    /// Rows of the prepared input.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of the prepared input.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Whether products with this layout take the int8 form.
+    pub(crate) fn int8_for(&self, layout: &Layout) -> bool {
+        takes_int8(layout, self.precision)
+    }
+
+    /// Checks that the forms of a layout were prepared.
+    pub(crate) fn assert_prepared(&self, layout: &Layout) {
+        let ready = if !self.int8_for(layout) {
+            self.forms.float
+        } else if layout.has_min {
+            self.forms.sums[layout.subs - 1]
+        } else {
+            self.starts_for(layout).is_some()
+        };
+        assert!(ready, "the input was not prepared for {} weights", layout.dtype);
+    }
+
+    /// The operands of a group for a layout that was prepared.
+    pub(crate) fn operands(&self, layout: &Layout, group: usize) -> Operands {
+        let block = group * GROUP * (self.cols / 32);
+        let sums =
+            if layout.has_min { self.sums[layout.subs - 1][block * layout.subs..].as_ptr() } else { std::ptr::null() };
+        let starts = self.starts_for(layout).map_or(std::ptr::null(), |s| s.values[block * s.subs..].as_ptr());
+        Operands { codes: self.codes[block * 8..].as_ptr(), scales: self.scales[block..].as_ptr(), sums, starts }
+    }
+
+    /// The f32 values of a group, `[cols][rows of the group]`.
+    pub(crate) fn group_values(&self, group: usize) -> *const f32 {
+        self.values[group * GROUP * self.cols..].as_ptr()
+    }
+
+    /// Code of row `m`, column `k`.
+    pub(crate) fn code(&self, m: usize, k: usize) -> i8 {
+        let (at, width) = self.place(m, self.cols / 4);
+        self.codes[at + k / 4 * width].to_le_bytes()[k % 4] as i8
+    }
+
+    /// Scale of row `m`, block `b` of 32.
+    pub(crate) fn scale(&self, m: usize, b: usize) -> f32 {
+        let (at, width) = self.place(m, self.cols / 32);
+        self.scales[at + b * width]
+    }
+
+    /// Value of row `m`, column `k`.
+    pub(crate) fn value(&self, m: usize, k: usize) -> f32 {
+        let (at, width) = self.place(m, self.cols);
+        self.values[at + k * width]
+    }
+
+    /// Index of a row's first entry where a row has `per_row` entries, and the distance to the next.
+    fn place(&self, m: usize, per_row: usize) -> (usize, usize) {
+        let first = m / GROUP * GROUP;
+        (first * per_row + m % GROUP, group_width(self.rows, m / GROUP))
+    }
+
+    fn add_starts(&mut self, offset: i32, subs: usize) {
+        if self.starts.iter().any(|s| s.offset == offset && s.subs == subs) {
+            return;
+        }
+        match self.starts.iter_mut().find(|s| s.offset == offset) {
+            Some(starts) => starts.subs = subs,
+            None => self.starts.push(Starts { offset, subs, values: Vec::new() }),
+        }
+    }
+
+    fn starts_for(&self, layout: &Layout) -> Option<&Starts> {
+        self.starts.iter().find(|s| s.subs == layout.subs && s.offset == layout.offset && !layout.has_min)
+    }
+}
+
+/// Rows of group `group` of an input of `rows` rows, those of zeros included: 1, 2, 4 or 8.
+pub(crate) fn group_width(rows: usize, group: usize) -> usize {
+    GROUP.min(rows - group * GROUP).next_power_of_two()
+}
+
+/// Rows of all groups.
+fn padded(rows: usize) -> usize {
+    rows / GROUP * GROUP + if rows % GROUP == 0 { 0 } else { (rows % GROUP).next_power_of_two() }
+}
+
+fn takes_int8(layout: &Layout, precision: Precision) -> bool {
+    layout.dtype.is_quantized() && precision == Precision::Int8Activations
+}
+
+fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+}
+
+struct Job<'a> {
+    x: &'a [f32],
+    /// A row for padding; empty if there is none.
+    zeros: Vec<f32>,
+    rows: usize,
+    cols: usize,
+    codes: Option<Shared<i32>>,
+    scales: Shared<f32>,
+    sums: [Option<Shared<f32>>; 2],
+    starts: Vec<(i32, usize, Shared<i32>)>,
+    values: Option<Shared<f32>>,
+}
+
+impl Job<'_> {
+    /// # Safety
+    /// The buffers have room for all rows, and no other thread touches this group's part.
+    unsafe fn run(&self, level: KernelLevel, group: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            /// The same code, compiled for wider registers.
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn wide(job: &Job<'_>, group: usize) {
+                // SAFETY: passed on.
+                unsafe { job.group(group) }
+            }
+            if matches!(level, KernelLevel::Avx2 | KernelLevel::Avx512) {
+                // SAFETY: the level is available, and the rest is passed on.
+                return unsafe { wide(self, group) };
+            }
+        }
+        let _ = level;
+        // SAFETY: passed on.
+        unsafe { self.group(group) }
+    }
+
+    /// # Safety
+    /// As [`run`](Self::run).
+    #[inline(always)]
+    unsafe fn group(&self, group: usize) {
+        let first = group * GROUP;
+        let width = group_width(self.rows, group);
+        for c in 0..width {
+            let row = if first + c < self.rows {
+                &self.x[(first + c) * self.cols..(first + c + 1) * self.cols]
+            } else {
+                &self.zeros
+            };
+            if let Some(codes) = self.codes {
+                for (b, block) in row.as_chunks::<32>().0.iter().enumerate() {
+                    // SAFETY: block and column are inside this group's part of every buffer.
+                    unsafe { self.block(codes, first * (self.cols / 32), width, c, b, block) };
+                }
+            }
+            if let Some(values) = self.values {
+                for (k, &value) in row.iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe { *values.get().add(first * self.cols + k * width + c) = value };
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`run`](Self::run).
+    #[inline(always)]
+    unsafe fn block(&self, codes: Shared<i32>, at: usize, width: usize, c: usize, b: usize, x: &[f32; 32]) {
+        let (words, scale, sums) = quantize(x);
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (u, word) in words.into_iter().enumerate() {
+                *codes.get().add(at * 8 + (b * 8 + u) * width + c) = word;
+            }
+            *self.scales.get().add(at + b * width + c) = scale;
+            if let Some(out) = self.sums[0] {
+                *out.get().add(at + b * width + c) = scale * (sums[0] + sums[1]) as f32;
+            }
+            if let Some(out) = self.sums[1] {
+                for sub in 0..2 {
+                    *out.get().add(at * 2 + (b * 2 + sub) * width + c) = scale * sums[sub] as f32;
+                }
+            }
+            for &(offset, subs, out) in &self.starts {
+                if subs == 1 {
+                    *out.get().add(at + b * width + c) = -offset * (sums[0] + sums[1]);
+                } else {
+                    for sub in 0..2 {
+                        *out.get().add(at * 2 + (b * 2 + sub) * width + c) = -offset * sums[sub];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Codes of 32 values, four to a word; their scale; the sums of both halves.
+#[inline(always)]
+fn quantize(x: &[f32; 32]) -> ([i32; 8], f32, [i32; 2]) {
+    // On the bit patterns of magnitudes, so that infinities and NaN win on every instruction set.
+    let mut largest = 0u32;
+    for value in x {
+        largest = largest.max(value.to_bits() & 0x7fff_ffff);
+    }
+    if largest >= f32::INFINITY.to_bits() {
+        return ([0; 8], f32::NAN, [0; 2]);
+    }
+    let largest = f32::from_bits(largest);
+    if largest < SMALLEST {
+        return ([0; 8], 0.0, [0; 2]);
+    }
+    // Adding 1.5 * 2^23 leaves the value rounded to nearest even in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let reciprocal = 127.0 / largest;
+    let mut codes = [0i32; 32];
+    for (code, value) in codes.iter_mut().zip(x) {
+        *code = (value * reciprocal + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
+    }
+    let mut sums = [0i32; 2];
+    for (sum, half) in sums.iter_mut().zip(codes.as_chunks::<16>().0) {
+        *sum = half.iter().sum();
+    }
+    let mut words = [0i32; 8];
+    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
+        *word = i32::from_le_bytes(codes.map(|code| code as i8 as u8));
+    }
+    (words, largest / 127.0, sums)
+}

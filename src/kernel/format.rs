@@ -1,0 +1,234 @@
+//! Where each bit of a block goes in a packed panel, per storage type.
+//!
+//! A panel is 16 rows. Its columns come in groups of whole 64-byte lines; inside a group each field of the file's
+//! block is transposed: element e of row r lies at `packed + (e * 16 + r) * width`. So four consecutive codes of
+//! 16 rows form one 64-byte unit. Nothing is added but padding. Knows the formats, no arithmetic.
+
+use crate::source::Dtype;
+
+/// Rows per panel: the lanes of the kernels.
+pub(crate) const PANEL: usize = 16;
+/// The longest block of a file, in bytes (Q6_K).
+pub(crate) const MAX_BLOCK_BYTES: usize = 210;
+
+/// How a field's bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// As in the file.
+    Plain,
+    /// Signed bytes with the sign bit flipped: the code plus 128.
+    Excess128,
+    /// 32 bits, one per value, regrouped: bit g of byte i belongs to value 4g + i.
+    Planes,
+}
+
+/// One field of a file's block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    /// Offset in the file's block.
+    pub(crate) file: usize,
+    /// Bytes of one element: 1, 2 or 4.
+    pub(crate) width: usize,
+    /// Elements.
+    pub(crate) count: usize,
+    /// Offset in the group, for its first block.
+    pub(crate) packed: usize,
+    /// Distance in the group from one block to the next.
+    pub(crate) step: usize,
+    pub(crate) coding: Coding,
+}
+
+/// The packed form of one storage type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) dtype: Dtype,
+    /// Blocks of the file per group.
+    pub(crate) group_blocks: usize,
+    /// Bytes of one group of one panel; a multiple of 64.
+    pub(crate) group_bytes: usize,
+    pub(crate) fields: &'static [Field],
+    /// What is subtracted from a stored code; 0 for types with a min.
+    pub(crate) offset: i32,
+    /// Scales per 32 values: 1 or 2.
+    pub(crate) subs: usize,
+    /// Whether an additive min follows the scale.
+    pub(crate) has_min: bool,
+}
+
+const fn field(file: usize, width: usize, count: usize, packed: usize, step: usize) -> Field {
+    Field { file, width, count, packed, step, coding: Coding::Plain }
+}
+
+const fn coded(coding: Coding, field: Field) -> Field {
+    Field { coding, ..field }
+}
+
+const fn dense(dtype: Dtype, group_blocks: usize, fields: &'static [Field]) -> Layout {
+    Layout { dtype, group_blocks, group_bytes: 64, fields, offset: 0, subs: 1, has_min: false }
+}
+
+const fn excess(dtype: Dtype, group: (usize, usize), fields: &'static [Field], offset: i32, subs: usize) -> Layout {
+    Layout { dtype, group_blocks: group.0, group_bytes: group.1, fields, offset, subs, has_min: false }
+}
+
+const fn affine(dtype: Dtype, group: (usize, usize), fields: &'static [Field], subs: usize) -> Layout {
+    Layout { dtype, group_blocks: group.0, group_bytes: group.1, fields, offset: 0, subs, has_min: true }
+}
+
+// Field offsets in the file are those of ggml's block structures; see the README of this room.
+const LAYOUTS: [Layout; 13] = [
+    dense(Dtype::F32, 1, &[field(0, 4, 1, 0, 0)]),
+    dense(Dtype::F16, 2, &[field(0, 2, 1, 0, 32)]),
+    dense(Dtype::BF16, 2, &[field(0, 2, 1, 0, 32)]),
+    excess(Dtype::Q4_0, (2, 576), &[field(0, 2, 1, 0, 32), field(2, 4, 4, 64, 256)], 8, 1),
+    affine(Dtype::Q4_1, (2, 640), &[field(0, 2, 1, 0, 32), field(2, 2, 1, 64, 32), field(4, 4, 4, 128, 256)], 1),
+    excess(
+        Dtype::Q5_0,
+        (2, 704),
+        &[field(0, 2, 1, 0, 32), coded(Coding::Planes, field(2, 4, 1, 64, 320)), field(6, 4, 4, 128, 320)],
+        16,
+        1,
+    ),
+    affine(
+        Dtype::Q5_1,
+        (2, 768),
+        &[
+            field(0, 2, 1, 0, 32),
+            field(2, 2, 1, 64, 32),
+            coded(Coding::Planes, field(4, 4, 1, 128, 320)),
+            field(8, 4, 4, 192, 320),
+        ],
+        1,
+    ),
+    excess(Dtype::Q8_0, (2, 1088), &[field(0, 2, 1, 0, 32), coded(Coding::Excess128, field(2, 4, 8, 64, 512))], 128, 1),
+    affine(
+        Dtype::Q2_K,
+        (1, 1344),
+        &[field(80, 2, 1, 0, 0), field(82, 2, 1, 32, 0), field(0, 1, 16, 64, 0), field(16, 4, 16, 320, 0)],
+        2,
+    ),
+    excess(
+        Dtype::Q3_K,
+        (1, 1792),
+        &[field(108, 2, 1, 0, 0), field(96, 1, 12, 32, 0), field(0, 4, 8, 256, 0), field(32, 4, 16, 768, 0)],
+        4,
+        2,
+    ),
+    affine(
+        Dtype::Q4_K,
+        (1, 2304),
+        &[field(0, 2, 1, 0, 0), field(2, 2, 1, 32, 0), field(4, 1, 12, 64, 0), field(16, 4, 32, 256, 0)],
+        1,
+    ),
+    affine(
+        Dtype::Q5_K,
+        (1, 2816),
+        &[
+            field(0, 2, 1, 0, 0),
+            field(2, 2, 1, 32, 0),
+            field(4, 1, 12, 64, 0),
+            field(16, 4, 8, 256, 0),
+            field(48, 4, 32, 768, 0),
+        ],
+        1,
+    ),
+    excess(
+        Dtype::Q6_K,
+        (1, 3392),
+        &[field(208, 2, 1, 0, 0), field(192, 1, 16, 32, 0), field(0, 4, 32, 320, 0), field(128, 4, 16, 2368, 0)],
+        32,
+        2,
+    ),
+];
+
+/// The packed form of a type; `None` if no kernel computes with it.
+pub(crate) fn layout(dtype: Dtype) -> Option<&'static Layout> {
+    static TABLE: [Layout; 13] = LAYOUTS;
+    TABLE.iter().find(|layout| layout.dtype == dtype)
+}
+
+impl Layout {
+    /// Bytes of one panel of `cols` columns; `None` on overflow.
+    pub(crate) fn panel_bytes(&self, cols: usize) -> Option<usize> {
+        (cols / self.dtype.block_len()).div_ceil(self.group_blocks).checked_mul(self.group_bytes)
+    }
+
+    /// Writes one panel. `rows` holds up to 16 rows of file bytes, `row_bytes` each; missing rows stay as they
+    /// are. `panel` has the length of [`panel_bytes`](Self::panel_bytes).
+    pub(crate) fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+        let block_bytes = self.dtype.block_bytes();
+        for (group, packed) in panel.chunks_exact_mut(self.group_bytes).enumerate() {
+            for (r, row) in rows.chunks_exact(row_bytes).take(PANEL).enumerate() {
+                let blocks = row.chunks_exact(block_bytes).skip(group * self.group_blocks).take(self.group_blocks);
+                for (j, block) in blocks.enumerate() {
+                    for field in self.fields {
+                        field.pack(block, j, r, packed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads back the file's block `index` of row `r` of a panel; `block` has the block's length.
+    pub(crate) fn unpack_block(&self, panel: &[u8], r: usize, index: usize, block: &mut [u8]) {
+        let group = index / self.group_blocks * self.group_bytes;
+        let packed = &panel[group..group + self.group_bytes];
+        for field in self.fields {
+            field.unpack(packed, index % self.group_blocks, r, block);
+        }
+    }
+}
+
+impl Field {
+    fn pack(&self, block: &[u8], j: usize, r: usize, packed: &mut [u8]) {
+        let source = &block[self.file..self.file + self.width * self.count];
+        let target = &mut packed[self.packed + j * self.step..];
+        match (self.coding, self.width) {
+            (Coding::Plain, 1) => scatter::<1>(source, target, r, |bytes| bytes),
+            (Coding::Plain, 2) => scatter::<2>(source, target, r, |bytes| bytes),
+            (Coding::Plain, _) => scatter::<4>(source, target, r, |bytes| bytes),
+            (Coding::Excess128, _) => scatter::<4>(source, target, r, |bytes| bytes.map(|byte| byte ^ 0x80)),
+            (Coding::Planes, _) => scatter::<4>(source, target, r, to_planes),
+        }
+    }
+
+    fn unpack(&self, packed: &[u8], j: usize, r: usize, block: &mut [u8]) {
+        let target = &mut block[self.file..self.file + self.width * self.count];
+        let source = &packed[self.packed + j * self.step..];
+        for (e, element) in target.chunks_exact_mut(self.width).enumerate() {
+            let at = (e * PANEL + r) * self.width;
+            element.copy_from_slice(&source[at..at + self.width]);
+            match self.coding {
+                Coding::Plain => {}
+                Coding::Excess128 => element.iter_mut().for_each(|byte| *byte ^= 0x80),
+                Coding::Planes => {
+                    let planes = [element[0], element[1], element[2], element[3]];
+                    element.copy_from_slice(&from_planes(planes));
+                }
+            }
+        }
+    }
+}
+
+fn scatter<const W: usize>(source: &[u8], target: &mut [u8], r: usize, code: impl Fn([u8; W]) -> [u8; W]) {
+    for (element, slot) in source.as_chunks::<W>().0.iter().zip(target.chunks_mut(PANEL * W)) {
+        slot[r * W..(r + 1) * W].copy_from_slice(&code(*element));
+    }
+}
+
+fn to_planes(bits: [u8; 4]) -> [u8; 4] {
+    let bits = u32::from_le_bytes(bits);
+    let mut planes = [0u8; 4];
+    for value in 0..32 {
+        planes[value % 4] |= ((bits >> value & 1) as u8) << (value / 4);
+    }
+    planes
+}
+
+fn from_planes(planes: [u8; 4]) -> [u8; 4] {
+    let mut bits = 0u32;
+    for value in 0..32 {
+        bits |= u32::from(planes[value % 4] >> (value / 4) & 1) << value;
+    }
+    bits.to_le_bytes()
+}

@@ -1,0 +1,256 @@
+//! Lanes in two 256-bit registers: rows 0 to 7 and 8 to 15.
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, Lanes};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+/// # Safety
+/// As the functions of [`Lanes`].
+#[inline(always)]
+unsafe fn broadcast(words: *const i32) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_set1_epi32(*words) }
+}
+
+/// Dot products of `8 / SUBS` units with `W` columns that start at `words`, whose words are `stride` apart.
+///
+/// `vpmaddubsw` sums pairs in 16 bits, so a run of units may be summed there while
+/// run · 2 · 127 · (2^BITS − 1) < 2^15. Codes of more than 6 bits go as two nibbles.
+///
+/// # Safety
+/// As [`Lanes::dot`].
+#[inline(always)]
+unsafe fn columns<const W: usize, const SUBS: usize, const BITS: u32>(
+    units: *const [__m256i; 2],
+    words: *const i32,
+    stride: usize,
+) -> [[__m256i; 2]; W] {
+    let count = 8 / SUBS;
+    let run = match BITS {
+        5 => 4,
+        6 => 2,
+        _ => count,
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let ones = _mm256_set1_epi16(1);
+        let nibble = _mm256_set1_epi8(15);
+        let mut sums = [[zero; 2]; W];
+        for first in (0..count).step_by(run) {
+            let (mut low, mut high) = ([[zero; 2]; W], [[zero; 2]; W]);
+            for u in first..first + run {
+                let unit = *units.add(u);
+                for c in 0..W {
+                    let word = broadcast(words.add(u * stride + c));
+                    for half in 0..2 {
+                        let mut codes = unit[half];
+                        if BITS > 6 {
+                            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
+                            high[c][half] = _mm256_add_epi16(high[c][half], _mm256_maddubs_epi16(upper, word));
+                            codes = _mm256_and_si256(codes, nibble);
+                        }
+                        low[c][half] = _mm256_add_epi16(low[c][half], _mm256_maddubs_epi16(codes, word));
+                    }
+                }
+            }
+            for c in 0..W {
+                for half in 0..2 {
+                    let mut sum = _mm256_madd_epi16(low[c][half], ones);
+                    if BITS > 6 {
+                        let high = _mm256_madd_epi16(high[c][half], ones);
+                        sum = _mm256_add_epi32(sum, _mm256_slli_epi32::<4>(high));
+                    }
+                    sums[c][half] = _mm256_add_epi32(sums[c][half], sum);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// # Safety
+/// As the functions of [`Lanes`].
+#[inline(always)]
+unsafe fn both<T: Copy, U>(a: [T; 2], f: impl Fn(T) -> U) -> [U; 2] {
+    [f(a[0]), f(a[1])]
+}
+
+// SAFETY of every block: the instruction set is there, by the contract of `Lanes`; memory is the caller's
+// promise. Shorter comments point here.
+impl Lanes for Avx2 {
+    type F = [__m256; 2];
+    type I = [__m256i; 2];
+    const FLOAT_COLUMNS: usize = 4;
+    const DIRECT: bool = true;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn enter<K: Kernel<Self>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { kernel.run() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f(value: f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_f(from: *const f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store_f(to: *mut f32, value: Self::F) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_ps(to, value[0]);
+            _mm256_storeu_ps(to.add(8), value[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast()))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            both([from, from.add(16)], |from| {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn neg(a: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { both(a, |a| _mm256_xor_ps(a, _mm256_set1_ps(-0.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(value: i32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_i(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store_i(to: *mut u8, value: Self::I) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), value[0]);
+            _mm256_storeu_si256(to.add(32).cast(), value[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { both([from, from.add(8)], |from| _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { both([from, from.add(8)], |from| _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn and(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { [_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn shl(a: Self::I, count: u32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { both(a, |a| _mm256_sll_epi32(a, _mm_cvtsi32_si128(count as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn shr(a: Self::I, count: u32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { both(a, |a| _mm256_srl_epi32(a, _mm_cvtsi32_si128(count as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { [_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn to_f(a: Self::I) -> Self::F {
+        // SAFETY: see above.
+        unsafe { both(a, |a| _mm256_cvtepi32_ps(a)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+        units: *const Self::I,
+        words: *const i32,
+        starts: *const i32,
+    ) -> [Self::I; C] {
+        // SAFETY: see above.
+        unsafe {
+            let mut out = [[_mm256_setzero_si256(); 2]; C];
+            // Two or four columns at a time: 16-bit sums of both halves take eight of the sixteen registers.
+            let mut at = 0;
+            while at < C {
+                let width = if C == 1 {
+                    out[at] = columns::<1, SUBS, BITS>(units, words.add(at), C)[0];
+                    1
+                } else if C == 2 || BITS > 6 {
+                    out[at..at + 2].copy_from_slice(&columns::<2, SUBS, BITS>(units, words.add(at), C));
+                    2
+                } else {
+                    out[at..at + 4].copy_from_slice(&columns::<4, SUBS, BITS>(units, words.add(at), C));
+                    4
+                };
+                at += width;
+            }
+            if !HAS_MIN {
+                for (c, out) in out.iter_mut().enumerate() {
+                    let start = broadcast(starts.add(c));
+                    *out = both(*out, |sum| _mm256_add_epi32(sum, start));
+                }
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<const NEAR: bool>(line: *const u8) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            if NEAR {
+                _mm_prefetch::<_MM_HINT_T0>(line.cast());
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(line.cast());
+            }
+        }
+    }
+}

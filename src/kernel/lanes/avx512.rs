@@ -1,0 +1,163 @@
+//! Lanes in one 512-bit register.
+
+use std::arch::x86_64::*;
+
+use super::{each_column, Kernel, Lanes};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+// SAFETY of every block: the instruction set is there, by the contract of `Lanes`; memory is the caller's
+// promise. Shorter comments point here.
+impl Lanes for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    const FLOAT_COLUMNS: usize = 8;
+    const DIRECT: bool = true;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn enter<K: Kernel<Self>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { kernel.run() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f(value: f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load_f(from: *const f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store_f(to: *mut f32, value: Self::F) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn neg(a: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_xor_ps(a, _mm512_set1_ps(-0.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(value: i32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_set1_epi32(value) }
+    }
+    #[inline(always)]
+    unsafe fn load_i(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_i(to: *mut u8, value: Self::I) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_si512(to.cast(), value) }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn and(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn shl(a: Self::I, count: u32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_sll_epi32(a, _mm_cvtsi32_si128(count as i32)) }
+    }
+    #[inline(always)]
+    unsafe fn shr(a: Self::I, count: u32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(count as i32)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_sub_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn to_f(a: Self::I) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+        units: *const Self::I,
+        words: *const i32,
+        starts: *const i32,
+    ) -> [Self::I; C] {
+        // SAFETY: see above. `vpdpbusd` does not saturate: any codes are exact.
+        unsafe {
+            let mut out = [_mm512_setzero_si512(); C];
+            // Column by column: eight dependent products per column are hidden by the other columns, and the
+            // units stay in registers.
+            each_column!(C, COLUMN => {
+                let mut sum = if HAS_MIN { _mm512_setzero_si512() } else { _mm512_set1_epi32(*starts.add(COLUMN)) };
+                for u in 0..8 / SUBS {
+                    let unit = _mm512_loadu_si512(units.add(u).cast());
+                    sum = _mm512_dpbusd_epi32(sum, unit, _mm512_set1_epi32(*words.add(u * C + COLUMN)));
+                }
+                out[COLUMN] = sum;
+            });
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<const NEAR: bool>(line: *const u8) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            if NEAR {
+                _mm_prefetch::<_MM_HINT_T0>(line.cast());
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(line.cast());
+            }
+        }
+    }
+}

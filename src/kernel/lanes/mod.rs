@@ -1,0 +1,104 @@
+//! Sixteen lanes, one per row of a panel: the few operations that the kernels are written in.
+//!
+//! A kernel is written once over [`Lanes`] and compiled for each instruction set by [`Lanes::enter`]. All
+//! operations are exact integers or single IEEE roundings, so that every implementation gives the same bits.
+//! Knows no formats.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+pub(crate) use portable::Portable;
+
+/// Code that [`Lanes::enter`] compiles for an instruction set.
+pub(crate) trait Kernel<V: Lanes> {
+    /// # Safety
+    /// The machine has the instruction set of `V`; each kernel adds what its pointers must hold.
+    unsafe fn run(self);
+}
+
+/// One instruction set. Every function but `enter` is for use inside a kernel's `run` only, and is unsafe for
+/// that reason; the loads and stores also need their 16 elements to be readable or writable, at any alignment.
+pub(crate) trait Lanes: Copy + 'static {
+    /// 16 f32.
+    type F: Copy;
+    /// 16 i32, or 64 bytes.
+    type I: Copy;
+    /// Columns of the f32 tile: how many accumulators the registers hold. 4 or 8.
+    const FLOAT_COLUMNS: usize;
+    /// Whether products straight from the packed form are worth their code.
+    const DIRECT: bool;
+
+    /// Runs a kernel, compiled for this instruction set.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`].
+    unsafe fn enter<K: Kernel<Self>>(kernel: K);
+
+    unsafe fn splat_f(value: f32) -> Self::F;
+    unsafe fn load_f(from: *const f32) -> Self::F;
+    unsafe fn store_f(to: *mut f32, value: Self::F);
+    /// 16 binary16 numbers.
+    unsafe fn load_f16(from: *const u8) -> Self::F;
+    /// 16 bfloat16 numbers.
+    unsafe fn load_bf16(from: *const u8) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// a · b + c, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sign flipped, of zeros too.
+    unsafe fn neg(a: Self::F) -> Self::F;
+
+    unsafe fn splat_i(value: i32) -> Self::I;
+    unsafe fn load_i(from: *const u8) -> Self::I;
+    unsafe fn store_i(to: *mut u8, value: Self::I);
+    /// 16 bytes to lanes, unsigned.
+    unsafe fn load_u8(from: *const u8) -> Self::I;
+    /// 16 bytes to lanes, signed.
+    unsafe fn load_i8(from: *const u8) -> Self::I;
+    unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
+    /// Left shift of each lane by `count` < 32.
+    unsafe fn shl(a: Self::I, count: u32) -> Self::I;
+    /// Right shift of each lane by `count` < 32, filling with zeros.
+    unsafe fn shr(a: Self::I, count: u32) -> Self::I;
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I;
+    /// Lanes, as signed numbers, to f32.
+    unsafe fn to_f(a: Self::I) -> Self::F;
+
+    /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `C` columns of signed codes in
+    /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
+    /// of word u · C + c. With `HAS_MIN` the start is zero.
+    ///
+    /// # Safety
+    /// `units` is aligned and holds `8 / SUBS` vectors, `words` that many times `C` words; `starts` holds `C`
+    /// words, or anything with `HAS_MIN`.
+    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+        units: *const Self::I,
+        words: *const i32,
+        starts: *const i32,
+    ) -> [Self::I; C];
+
+    /// Hints that a line will be read soon (`NEAR`: from the first-level cache). Any address is allowed.
+    unsafe fn prefetch<const NEAR: bool>(line: *const u8);
+}
+
+/// Repeats a body for the columns 0..8 that exist, with the column as a constant: accumulators indexed by it
+/// stay in registers whatever the loop unroller decides.
+macro_rules! each_column {
+    ($columns:expr, $c:ident => $body:block) => {
+        each_column!(@ $columns, $c, $body, 0 1 2 3 4 5 6 7)
+    };
+    (@ $columns:expr, $c:ident, $body:block, $($index:literal)*) => {
+        $( if $index < $columns { const $c: usize = $index; $body } )*
+    };
+}
+pub(crate) use each_column;

@@ -1,0 +1,361 @@
+//! Products of one input with packed matrices: the split into tasks, and which kernel takes which.
+//!
+//! Tasks are runs of panels of one matrix, handed out dynamically. The split follows the number of threads; the
+//! order of every sum does not. Knows no formats beyond their [`Layout`](super::format::Layout).
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::activations::{group_width, Activations, Operands, GROUP};
+use super::float::{Dequantize, FloatColumn, FloatTile, Widen, CHUNK, QUAD};
+use super::format::PANEL;
+use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
+use super::isa::{Cpu, KernelLevel};
+use super::lanes::Lanes;
+use super::memory::Shared;
+use super::packed::PackedMatrix;
+use super::unpack::{with_format, Format};
+use super::{lanes, scalar};
+use crate::source::Dtype;
+
+/// Up to this many rows, products straight from the packed form beat unpacking first.
+const DIRECT_ROWS: usize = 16;
+/// Rows whose f32 sums are kept at a time: 128 KiB for a quad of panels.
+const FLOAT_ROWS: usize = 512;
+/// Multiplications that are worth a task of their own (a few microseconds).
+const TASK_COST: usize = 1 << 18;
+
+/// Multiplies: `outs[i]`, `[acts.rows()][weights[i].rows()]` row-major, becomes input × weights[i] transposed.
+///
+/// One dispatch to the pool for all matrices. Every output is one chain of roundings in a fixed order, the same
+/// for any number of rows and threads and every kernel level (see the README of this room), so a row's results do
+/// not depend on the rows beside it.
+///
+/// # Panics
+/// If a length differs from the above, or `acts` was not prepared for these matrices' types and columns.
+pub fn matmul(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
+    let run: fn(&Job<'_>, Range<usize>) = match cpu.usable_level() {
+        #[cfg(target_arch = "x86_64")]
+        KernelLevel::Avx512 => run_lanes::<lanes::Avx512>,
+        #[cfg(target_arch = "x86_64")]
+        KernelLevel::Avx2 => run_lanes::<lanes::Avx2>,
+        #[cfg(not(target_arch = "x86_64"))]
+        KernelLevel::Neon => run_lanes::<lanes::Portable>,
+        _ => run_scalar,
+    };
+    dispatch(cpu, run, weights, acts, outs);
+}
+
+/// [`matmul`] with lanes that the level would not choose. The machine must have them.
+#[cfg(test)]
+pub(crate) fn matmul_portable(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
+    dispatch(cpu, run_lanes::<lanes::Portable>, weights, acts, outs);
+}
+
+/// One matrix of a dispatch.
+pub(crate) struct Job<'a> {
+    weights: &'a PackedMatrix,
+    acts: &'a Activations,
+    /// `[rows][weights.rows()]`.
+    out: Shared<f32>,
+    /// Panels per task.
+    chunk: usize,
+}
+
+fn dispatch(
+    cpu: &Cpu,
+    run: fn(&Job<'_>, Range<usize>),
+    weights: &[&PackedMatrix],
+    acts: &Activations,
+    outs: &mut [&mut [f32]],
+) {
+    assert_eq!(weights.len(), outs.len(), "an output per matrix");
+    for (weights, out) in weights.iter().zip(outs.iter()) {
+        assert_eq!(weights.cols(), acts.cols(), "the columns of the input");
+        assert_eq!(Some(out.len()), acts.rows().checked_mul(weights.rows()), "the length of an output");
+        acts.assert_prepared(weights.layout());
+    }
+    if acts.rows() == 0 {
+        return;
+    }
+    let cost = |w: &PackedMatrix| {
+        let per_value = if acts.int8_for(w.layout()) { 1 } else { 8 };
+        (PANEL * w.cols()).saturating_mul(acts.rows() * per_value)
+    };
+    let total = weights.iter().fold(0usize, |sum, w| sum.saturating_add(cost(w).saturating_mul(w.panels())));
+    let task_cost = (total / (cpu.pool.threads() * 6)).max(TASK_COST);
+    let jobs: Vec<Job<'_>> = weights
+        .iter()
+        .zip(outs.iter_mut())
+        .map(|(weights, out)| {
+            // One thread needs no balance.
+            let panels = weights.panels();
+            let chunk = if cpu.pool.threads() == 1 { panels } else { (task_cost / cost(weights)).clamp(1, panels) };
+            let chunk = if acts.int8_for(weights.layout()) { chunk } else { chunk.next_multiple_of(QUAD) };
+            let out = Shared(out.as_mut_ptr());
+            Job { weights, acts, out, chunk }
+        })
+        .collect();
+    let tasks = |job: &Job<'_>| job.weights.panels().div_ceil(job.chunk);
+    cpu.pool.run(jobs.iter().map(tasks).sum(), &|mut task| {
+        for job in &jobs {
+            if task < tasks(job) {
+                let start = task * job.chunk;
+                run(job, start..job.weights.panels().min(start + job.chunk));
+                return;
+            }
+            task -= tasks(job);
+        }
+    });
+}
+
+fn run_scalar(job: &Job<'_>, panels: Range<usize>) {
+    let rows = panels.start * PANEL..job.weights.rows().min(panels.end * PANEL);
+    let n = job.weights.rows();
+    // SAFETY: m is below the input's rows and r below the matrix's, and the output has a value for each pair;
+    // only this task has these r.
+    let mut store = |m: usize, r: usize, value: f32| unsafe { *job.out.get().add(m * n + r) = value };
+    if job.acts.int8_for(job.weights.layout()) {
+        scalar::int8_rows(job.weights, job.acts, rows, &mut store);
+    } else {
+        scalar::float_rows(job.weights, job.acts, rows, &mut store);
+    }
+}
+
+/// Panels with the lanes of `V`, which this machine has: [`matmul`] chose it so.
+fn run_lanes<V: Lanes>(job: &Job<'_>, panels: Range<usize>) {
+    let dtype = job.weights.dtype();
+    if job.acts.int8_for(job.weights.layout()) {
+        with_format!(dtype, F => int8::<V, F>(job, panels), else unreachable!("dense weights take f32"));
+    } else {
+        float::<V>(job, panels);
+    }
+}
+
+/// A line of scratch memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Lends `lines` lines of this thread's scratch memory, which is kept for the next call.
+fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        let lines = bytes.div_ceil(64);
+        if scratch.len() < lines {
+            scratch.resize(lines, Line([0; 64]));
+        }
+        f(scratch.as_mut_ptr().cast())
+    })
+}
+
+/// Runs an expression with `$columns` as a constant: 1, 2, 4 or 8.
+macro_rules! with_columns {
+    ($value:expr, $columns:ident => $body:expr) => {
+        with_columns!(@ $value, $columns, $body, 1 2 4 8)
+    };
+    (@ $value:expr, $columns:ident, $body:expr, $($count:literal)*) => {
+        match $value {
+            $( $count => { const $columns: usize = $count; $body } )*
+            _ => unreachable!("a group has 1, 2, 4 or 8 rows"),
+        }
+    };
+}
+
+impl Job<'_> {
+    /// Rows of group `group`, added ones included.
+    fn columns(&self, group: usize) -> usize {
+        group_width(self.acts.rows(), group)
+    }
+
+    /// Lets `f` write a panel's results for a group of input rows, 16 per row, at a pointer with a stride; what
+    /// the output does not hold in full is written aside and copied.
+    ///
+    /// # Safety
+    /// `f` writes nothing else; no other thread writes this panel's part of the output.
+    unsafe fn write(&self, panel: usize, group: usize, f: impl FnOnce(*mut f32, usize)) {
+        let row = group * GROUP;
+        let rows = GROUP.min(self.acts.rows() - row);
+        let n = self.weights.rows();
+        let lanes = PANEL.min(n - panel * PANEL);
+        // SAFETY: row and panel lie inside the output.
+        let out = unsafe { self.out.get().add(row * n + panel * PANEL) };
+        if lanes == PANEL && rows == self.columns(group) {
+            return f(out, n);
+        }
+        let mut aside = [0f32; GROUP * PANEL];
+        f(aside.as_mut_ptr(), PANEL);
+        for (c, results) in aside.chunks_exact(PANEL).take(rows).enumerate() {
+            // SAFETY: `lanes` values of row `row + c` remain from this panel's start.
+            unsafe { std::ptr::copy_nonoverlapping(results.as_ptr(), out.add(c * n), lanes) };
+        }
+    }
+}
+
+fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
+    let format = PhantomData::<F>;
+    let layout = job.weights.layout();
+    let blocks = job.weights.cols() / 32;
+    let groups = job.acts.rows().div_ceil(GROUP);
+    if V::DIRECT && job.acts.rows() <= DIRECT_ROWS {
+        for index in panels {
+            let panel = job.weights.panel(index).as_ptr();
+            for group in 0..groups {
+                let operands = job.acts.operands(layout, group);
+                // SAFETY: the panel and the operands have `blocks` blocks; `write` hands out room for the results;
+                // the machine has V.
+                unsafe {
+                    job.write(index, group, |out, stride| {
+                        with_columns!(job.columns(group), C => {
+                            V::enter(Direct::<F, C> { panel, blocks, operands, out, stride, format })
+                        })
+                    });
+                }
+            }
+        }
+        return;
+    }
+    with_scratch(blocks * unpacked_bytes(F::SUBS, F::HAS_MIN), |unpacked| {
+        for index in panels {
+            let panel = job.weights.panel(index);
+            // SAFETY: the panel has `blocks` blocks and the scratch room for them; the machine has V.
+            unsafe { V::enter(Unpack { panel: panel.as_ptr(), blocks, to: unpacked, format }) };
+            // Bring the next packed panel closer during the first tiles; all of it if there is one tile only.
+            let next_lines = panel.len().div_ceil(64 * blocks * groups.min(8));
+            for group in 0..groups {
+                let next = panel.as_ptr().wrapping_add(panel.len() + group * next_lines * blocks * 64);
+                let next_lines = if group < 8 { next_lines } else { 0 };
+                let operands = job.acts.operands(layout, group);
+                let tile = (unpacked.cast_const(), blocks, operands, next, next_lines);
+                // SAFETY: as for the direct kernel; the scratch is as `Unpack` left it for this format.
+                unsafe {
+                    job.write(
+                        index,
+                        group,
+                        |out, stride| with_columns!(job.columns(group), C => tile_of::<V, F, C>(tile, out, stride)),
+                    );
+                }
+            }
+        }
+    });
+}
+
+type TileParts = (*const u8, usize, Operands, *const u8, usize);
+
+/// The tile for a format's constants.
+///
+/// # Safety
+/// As [`Tile`].
+unsafe fn tile_of<V: Lanes, F: Format, const C: usize>(parts: TileParts, out: *mut f32, stride: usize) {
+    let (unpacked, blocks, operands, next, next_lines) = parts;
+    macro_rules! tile {
+        ($subs:literal, $min:literal, $bits:literal) => {
+            // SAFETY: passed on.
+            unsafe {
+                V::enter(Tile::<C, $subs, $min, $bits> { unpacked, blocks, operands, out, stride, next, next_lines })
+            }
+        };
+    }
+    match (F::SUBS, F::HAS_MIN, F::BITS) {
+        (1, false, 0..=4) => tile!(1, false, 4),
+        (1, false, 5) => tile!(1, false, 5),
+        (1, false, _) => tile!(1, false, 8),
+        (1, true, 0..=4) => tile!(1, true, 4),
+        (1, true, _) => tile!(1, true, 5),
+        (_, true, _) => tile!(2, true, 4),
+        (_, false, 0..=4) => tile!(2, false, 4),
+        (_, false, _) => tile!(2, false, 6),
+    }
+}
+
+fn float<V: Lanes>(job: &Job<'_>, panels: Range<usize>) {
+    let rows = job.acts.rows();
+    let chunk_bytes = CHUNK * PANEL * 4;
+    let sums_len = QUAD * rows.min(FLOAT_ROWS).next_multiple_of(GROUP) * PANEL;
+    with_scratch(QUAD * chunk_bytes + sums_len * 4, |scratch| {
+        let weights: *mut f32 = scratch.cast();
+        // SAFETY: the scratch holds four chunks and then the sums.
+        let sums = unsafe { std::slice::from_raw_parts_mut(weights.add(QUAD * CHUNK * PANEL), sums_len) };
+        let mut first = panels.start;
+        while first < panels.end {
+            let quad = first..panels.end.min(first + QUAD);
+            for row in (0..rows).step_by(FLOAT_ROWS) {
+                let part = row..rows.min(row + FLOAT_ROWS);
+                // SAFETY: the scratch as laid out above; panels and rows exist; the machine has V.
+                unsafe { float_quad::<V>(job, quad.clone(), part, weights, sums) };
+            }
+            first = quad.end;
+        }
+    });
+}
+
+/// Up to four panels times some input rows; `sums` is laid out `[row][quad][16]` by groups.
+///
+/// # Safety
+/// `weights` takes four chunks; `rows` starts at a group; the machine has V.
+unsafe fn float_quad<V: Lanes>(
+    job: &Job<'_>,
+    quad: Range<usize>,
+    rows: Range<usize>,
+    weights: *mut f32,
+    sums: &mut [f32],
+) {
+    let cols = job.weights.cols();
+    let groups = rows.start / GROUP..rows.end.div_ceil(GROUP);
+    sums.fill(0.0);
+    // Group-major, then panel, then row of the group.
+    let place = |group: usize, p: usize| ((group - groups.start) * GROUP * quad.len() + p * job.columns(group)) * PANEL;
+    for first in (0..cols).step_by(CHUNK) {
+        let count = CHUNK.min(cols - first);
+        let mut from = [std::ptr::null::<f32>(); QUAD];
+        for (p, index) in quad.clone().enumerate() {
+            let panel = job.weights.panel(index).as_ptr();
+            // SAFETY: a chunk's columns lie inside the panel, and its values in the p-th part of the scratch.
+            unsafe {
+                let to = weights.add(p * CHUNK * PANEL);
+                from[p] = to;
+                match job.weights.dtype() {
+                    Dtype::F32 => from[p] = panel.cast::<f32>().add(first * PANEL),
+                    Dtype::F16 => V::enter(Widen::<false> { from: panel.add(first * PANEL * 2), count, to }),
+                    Dtype::BF16 => V::enter(Widen::<true> { from: panel.add(first * PANEL * 2), count, to }),
+                    dtype => with_format!(dtype, F => {
+                        V::enter(Dequantize { panel, first: first / 32, blocks: count / 32, to, format: PhantomData::<F> })
+                    }, else unreachable!("layouts have these types")),
+                }
+            }
+        }
+        for group in groups.clone() {
+            let columns = job.columns(group);
+            // SAFETY: the group has `cols` times `columns` values.
+            let values = unsafe { job.acts.group_values(group).add(first * columns) };
+            if columns == 1 && quad.len() == QUAD && job.weights.dtype().is_quantized() {
+                let sums = sums[place(group, 0)..][..QUAD * PANEL].as_mut_ptr();
+                // SAFETY: all four chunks are in the scratch; the machine has V.
+                unsafe { V::enter(FloatColumn { weights, values, count, sums }) };
+                continue;
+            }
+            for (p, &weights) in from.iter().enumerate().take(quad.len()) {
+                let sums = sums[place(group, p)..][..columns * PANEL].as_mut_ptr();
+                // SAFETY: `from` holds `count` columns per panel; the machine has V.
+                unsafe { with_columns!(columns, C => V::enter(FloatTile::<C> { weights, values, count, sums })) };
+            }
+        }
+    }
+    for group in groups.clone() {
+        let columns = job.columns(group);
+        for (p, index) in quad.clone().enumerate() {
+            let results = &sums[place(group, p)..][..columns * PANEL];
+            // SAFETY: `write` hands out room for 16 results per row.
+            unsafe {
+                job.write(index, group, |out, stride| {
+                    for (c, results) in results.chunks_exact(PANEL).enumerate() {
+                        std::ptr::copy_nonoverlapping(results.as_ptr(), out.add(c * stride), PANEL);
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Memory for weights: zeroed, 64-byte aligned, on huge pages where the system has them.
+//!
+//! Reading weights is what bounds decoding, and 4 KiB pages cost up to half of the bandwidth. Knows no formats.
+
+use std::ptr::NonNull;
+
+/// Alignment of every buffer: a cache line, and the widest vector.
+pub(crate) const ALIGN: usize = 64;
+/// The huge page of x86-64 and of most aarch64 systems.
+#[cfg(unix)]
+const HUGE: usize = 2 << 20;
+
+/// A zeroed block of bytes that never moves.
+pub(crate) struct Buffer {
+    data: NonNull<u8>,
+    len: usize,
+    mapped: bool,
+}
+
+// SAFETY: a Buffer owns its bytes as a Vec would; access follows Rust's borrowing of the Buffer.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `len` zero bytes, or `None` when there is no memory. `len` is not 0.
+    pub(crate) fn zeroed(len: usize) -> Option<Buffer> {
+        #[cfg(unix)]
+        if len >= HUGE {
+            return Self::map(len);
+        }
+        let layout = Self::layout(len)?;
+        // SAFETY: the layout's size is not 0 (`layout` refuses it).
+        let data = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(Buffer { data, len, mapped: false })
+    }
+
+    fn layout(len: usize) -> Option<std::alloc::Layout> {
+        if len == 0 {
+            return None;
+        }
+        std::alloc::Layout::from_size_align(len, ALIGN).ok()
+    }
+
+    /// An anonymous mapping that starts at a huge page. Only whole huge pages are asked for, so that the tail
+    /// does not make 2 MiB resident for a few bytes.
+    #[cfg(unix)]
+    fn map(len: usize) -> Option<Buffer> {
+        // Real page sizes are at most 64 KiB on the targets; trimming at this grain is valid for all of them.
+        const GRAIN: usize = 64 << 10;
+        let kept = len.checked_next_multiple_of(GRAIN)?;
+        let reserved = kept.checked_add(HUGE)?;
+        // SAFETY: a fresh anonymous mapping; no address is asked for, so nothing existing is touched.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                reserved,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANON,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let base = base as usize;
+        let start = base.next_multiple_of(HUGE);
+        let (head, tail) = (start - base, reserved - (start - base) - kept);
+        // SAFETY: head and tail lie inside the mapping just made, outside the part that is kept, and nobody has
+        // their address. A failure leaves them mapped, which costs address space only.
+        unsafe {
+            if head > 0 {
+                libc::munmap(base as *mut libc::c_void, head);
+            }
+            if tail > 0 {
+                libc::munmap((start + kept) as *mut libc::c_void, tail);
+            }
+            #[cfg(target_os = "linux")]
+            libc::madvise(start as *mut libc::c_void, len / HUGE * HUGE, libc::MADV_HUGEPAGE);
+        }
+        Some(Buffer { data: NonNull::new(start as *mut u8)?, len, mapped: true })
+    }
+
+    #[cfg(unix)]
+    fn unmap(&mut self) {
+        // SAFETY: `map` kept exactly this range (rounded up to the grain), and nothing borrows it any more.
+        unsafe { libc::munmap(self.data.as_ptr().cast(), self.len.next_multiple_of(64 << 10)) };
+    }
+
+    #[cfg(not(unix))]
+    fn unmap(&mut self) {}
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: `len` initialized bytes that live as long as self.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as `as_slice`, and self is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.mapped {
+            self.unmap();
+        } else if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: allocated with this layout.
+            unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) };
+        }
+    }
+}
+
+/// A pointer that tasks of one pool job share; each task touches its own part.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(pub(crate) *mut T);
+
+impl<T> Shared<T> {
+    /// The pointer. A method, so that closures capture the wrapper and not the bare pointer.
+    pub(crate) fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+// SAFETY: the creator guarantees that tasks write disjoint parts and that the memory outlives the job.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}

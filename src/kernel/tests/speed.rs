@@ -1,0 +1,100 @@
+//! Rates of the kernels, printed: `cargo test --lib kernel::tests::speed -- --ignored --nocapture`.
+//! Figures of a shared machine; compare only within one run.
+
+use std::time::Instant;
+
+use super::{cpu, prepare, Random};
+use crate::kernel::{matmul, KernelLevel, PackedMatrix, Precision};
+use crate::source::Dtype;
+
+/// Best seconds of one call.
+fn best(mut f: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    let mut best = f64::MAX;
+    while start.elapsed().as_secs_f64() < 0.25 {
+        let now = Instant::now();
+        f();
+        best = best.min(now.elapsed().as_secs_f64());
+    }
+    best
+}
+
+#[test]
+#[ignore = "prints rates, checks nothing"]
+fn rates() {
+    let mut random = Random(1);
+    let filter = std::env::var("CANDLEWICK_SPEED").unwrap_or_default();
+    let threads = if filter.contains("1t") { 1 } else { 2 };
+    let cpu = cpu(KernelLevel::detect(), threads);
+    println!("{} with {threads} threads", cpu.level);
+    let types = [
+        Dtype::Q4_0,
+        Dtype::Q4_1,
+        Dtype::Q5_0,
+        Dtype::Q5_1,
+        Dtype::Q8_0,
+        Dtype::Q2_K,
+        Dtype::Q3_K,
+        Dtype::Q4_K,
+        Dtype::Q5_K,
+        Dtype::Q6_K,
+        Dtype::BF16,
+        Dtype::F16,
+        Dtype::F32,
+    ];
+    let (n, k) = (8960usize, 1536usize);
+    for dtype in types {
+        let bytes = random.weights(dtype, n, k);
+        // Distinct copies, so that decoding reads memory and not the cache.
+        let copies = (96usize << 20).div_ceil(bytes.len()).max(2);
+        let start = Instant::now();
+        let weights: Vec<PackedMatrix> = (0..copies)
+            .map(|_| {
+                let mut matrix = PackedMatrix::allocate(dtype, n, k).unwrap();
+                matrix.pack_rows(&cpu, 0, &bytes).unwrap();
+                matrix
+            })
+            .collect();
+        let packing = (copies * bytes.len()) as f64 / start.elapsed().as_secs_f64() / 1e9;
+        let mut line = format!("{dtype:>5} pack {packing:.2} GB/s |");
+        for precision in [Precision::Int8Activations, Precision::F32] {
+            if precision == Precision::F32 && !dtype.is_quantized() {
+                continue;
+            }
+            for m in [1usize, 4, 8, 16, 64, 256] {
+                let x = random.input(m * k);
+                let acts = prepare(&cpu, &x, m, &[&weights[0]], precision);
+                let mut out = vec![0f32; m * n];
+                let mut i = 0;
+                let seconds = best(|| {
+                    matmul(&cpu, &[&weights[i % copies]], &acts, &mut [&mut out]);
+                    i += 1;
+                });
+                let rate = (n * k * m) as f64 / seconds / 1e9;
+                if m == 1 {
+                    line += &format!(" {precision:?} m1 {:.1} GB/s", weights[0].size_in_bytes() as f64 / seconds / 1e9);
+                } else {
+                    line += &format!(" m{m} {rate:.0}");
+                }
+            }
+            line += " GMAC/s |";
+        }
+        println!("{line}");
+    }
+    let (n, k, m) = (576, 576, 1);
+    let bytes = random.weights(Dtype::Q4_1, n, k);
+    let mut weights = PackedMatrix::allocate(Dtype::Q4_1, n, k).unwrap();
+    weights.pack_rows(&cpu, 0, &bytes).unwrap();
+    let x = random.input(m * k);
+    let acts = prepare(&cpu, &x, m, &[&weights], Precision::Int8Activations);
+    let mut out = vec![0f32; m * n];
+    let seconds = best(|| (0..100).for_each(|_| matmul(&cpu, &[&weights], &acts, &mut [&mut out]))) / 100.0;
+    println!("Q4_1 576 x 576, one row, from cache: {:.2} us", seconds * 1e6);
+    let mut acts = acts;
+    let x = random.input(512 * 1536);
+    let wide = PackedMatrix::allocate(Dtype::Q4_1, 16, 1536).unwrap();
+    for m in [1, 512] {
+        let seconds = best(|| acts.prepare(&cpu, &x[..m * 1536], m, 1536, &[&wide], Precision::Int8Activations));
+        println!("prepare {m} rows: {:.3} ns per value", seconds * 1e9 / (m * 1536) as f64);
+    }
+}
