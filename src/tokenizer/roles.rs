@@ -76,7 +76,11 @@ impl Roles {
             .into_iter()
             .chain(END_OF_TEXT)
             // Where a message ends by one of several tokens, `<|end|>` only closes a part of it.
-            .filter(|&text| !(text == "<|end|>" && calls_tools) && !(text == "</s>" && closes_otherwise))
+            .filter(|&text| match text {
+                "<|end|>" => !calls_tools,
+                "</s>" => !closes_otherwise,
+                _ => true,
+            })
             .filter_map(control)
             .chain([eos, named_eot, eom].into_iter().flatten())
             .collect();
