@@ -278,7 +278,7 @@ fn a_broken_sampler_ends_its_request_only() {
     let model = TinyModel::llama();
     let expected = essence(&engine(&model, |b| b).complete(request(&prompts()[3])).unwrap());
     let mut engine = engine(&model, |b| b);
-    engine.masked = vec![7];
+    engine.masked.insert(0, 7);
     let bad = engine.submit(request(&prompts()[2]).sampler(Broken("panics"))).unwrap();
     let good = engine.submit(request(&prompts()[3])).unwrap();
     let mut seen = Vec::new();
