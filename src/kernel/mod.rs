@@ -8,6 +8,7 @@ mod int8;
 mod isa;
 mod lanes;
 mod matmul;
+pub mod measure;
 mod memory;
 mod packed;
 mod pool;

@@ -2,7 +2,7 @@
 //! One thread, by processor time; memory and caches are still shared with what else runs.
 
 use super::{cpu, prepare, Random};
-use crate::kernel::{matmul, KernelLevel, PackedMatrix, Precision};
+use crate::kernel::{matmul, measure, KernelLevel, PackedMatrix, Precision};
 use crate::source::Dtype;
 
 /// Processor seconds of this thread: other processes do not count.
@@ -29,6 +29,18 @@ fn best(mut f: impl FnMut()) -> f64 {
         best = best.min(now() - before);
     }
     best
+}
+
+#[test]
+fn ceilings_are_measured() {
+    let cpu = cpu(KernelLevel::detect(), 2);
+    let (read, peak) = (measure::read_bandwidth(&cpu), measure::int8_peak(&cpu));
+    let barrier = measure::barrier_latency(&cpu);
+    println!("read {read:?} B/s, barrier {barrier:?}, int8 {peak:?} MAC/s");
+    assert!(read.unwrap() > 1e7);
+    assert!(barrier.as_nanos() > 0);
+    assert_eq!(peak.is_some(), cpu.level != KernelLevel::Scalar);
+    assert!(peak.unwrap_or(1e9) > 1e6);
 }
 
 #[test]
