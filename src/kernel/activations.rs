@@ -147,13 +147,13 @@ impl Activations {
             zeros: if padded > rows { vec![0.0; cols] } else { Vec::new() },
             rows,
             cols,
-            codes: int8.then(|| Shared(self.codes.as_mut_ptr())),
+            codes: int8.then_some(Shared(self.codes.as_mut_ptr())),
             scales: Shared(self.scales.as_mut_ptr()),
             sums: [0, 1].map(|i| sums[i].then(|| Shared(self.sums[i].as_mut_ptr()))),
             starts: (self.starts.iter_mut().filter(|s| s.subs > 0))
                 .map(|s| (s.offset, s.subs, Shared(s.values.as_mut_ptr())))
                 .collect(),
-            values: float.then(|| Shared(self.values.as_mut_ptr())),
+            values: float.then_some(Shared(self.values.as_mut_ptr())),
         };
         let level = cpu.usable_level();
         // A handful of groups costs less than waking the workers.
@@ -255,7 +255,7 @@ pub(crate) fn group_width(rows: usize, group: usize) -> usize {
 
 /// Rows of all groups.
 fn padded(rows: usize) -> usize {
-    rows / GROUP * GROUP + if rows % GROUP == 0 { 0 } else { (rows % GROUP).next_power_of_two() }
+    rows / GROUP * GROUP + if rows.is_multiple_of(GROUP) { 0 } else { (rows % GROUP).next_power_of_two() }
 }
 
 fn takes_int8(layout: &Layout, precision: Precision) -> bool {
@@ -345,16 +345,16 @@ impl Job<'_> {
                 *out.get().add(at + b * width + c) = scale * (sums[0] + sums[1]) as f32;
             }
             if let Some(out) = self.sums[1] {
-                for sub in 0..2 {
-                    *out.get().add(at * 2 + (b * 2 + sub) * width + c) = scale * sums[sub] as f32;
+                for (sub, sum) in sums.into_iter().enumerate() {
+                    *out.get().add(at * 2 + (b * 2 + sub) * width + c) = scale * sum as f32;
                 }
             }
             for &(offset, subs, out) in &self.starts {
                 if subs == 1 {
                     *out.get().add(at + b * width + c) = -offset * (sums[0] + sums[1]);
                 } else {
-                    for sub in 0..2 {
-                        *out.get().add(at * 2 + (b * 2 + sub) * width + c) = -offset * sums[sub];
+                    for (sub, sum) in sums.into_iter().enumerate() {
+                        *out.get().add(at * 2 + (b * 2 + sub) * width + c) = -offset * sum;
                     }
                 }
             }

@@ -137,15 +137,19 @@ impl<V: Lanes> Kernel<V> for FloatColumn {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = [V::splat_f(0.0); QUAD];
-            each_column!(QUAD, P => { sums[P] = V::load_f(self.sums.add(P * PANEL)); });
+            for (p, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load_f(self.sums.add(p * PANEL));
+            }
             for k in 0..self.count {
                 let value = V::splat_f(*self.values.add(k));
                 let weights = self.weights.add(k * PANEL);
-                each_column!(QUAD, P => {
-                    sums[P] = V::fma(V::load_f(weights.add(P * CHUNK * PANEL)), value, sums[P]);
-                });
+                for (p, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::fma(V::load_f(weights.add(p * CHUNK * PANEL)), value, *sum);
+                }
             }
-            each_column!(QUAD, P => { V::store_f(self.sums.add(P * PANEL), sums[P]); });
+            for (p, sum) in sums.into_iter().enumerate() {
+                V::store_f(self.sums.add(p * PANEL), sum);
+            }
         }
     }
 }

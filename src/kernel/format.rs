@@ -156,11 +156,20 @@ impl Layout {
     /// Writes one panel. `rows` holds up to 16 rows of file bytes, `row_bytes` each; missing rows stay as they
     /// are. `panel` has the length of [`panel_bytes`](Self::panel_bytes).
     pub(crate) fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+        if self.dtype.block_len() == 1 {
+            // One element per block: the whole row is one field.
+            let width = self.dtype.block_bytes();
+            let whole = Field { file: 0, width, count: row_bytes / width, packed: 0, step: 0, coding: Coding::Plain };
+            for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+                whole.pack(row, 0, r, panel);
+            }
+            return;
+        }
         let block_bytes = self.dtype.block_bytes();
-        for (group, packed) in panel.chunks_exact_mut(self.group_bytes).enumerate() {
-            for (r, row) in rows.chunks_exact(row_bytes).take(PANEL).enumerate() {
-                let blocks = row.chunks_exact(block_bytes).skip(group * self.group_blocks).take(self.group_blocks);
-                for (j, block) in blocks.enumerate() {
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let groups = row.chunks(block_bytes * self.group_blocks).zip(panel.chunks_exact_mut(self.group_bytes));
+            for (blocks, packed) in groups {
+                for (j, block) in blocks.chunks_exact(block_bytes).enumerate() {
                     for field in self.fields {
                         field.pack(block, j, r, packed);
                     }
@@ -211,8 +220,10 @@ impl Field {
 }
 
 fn scatter<const W: usize>(source: &[u8], target: &mut [u8], r: usize, code: impl Fn([u8; W]) -> [u8; W]) {
-    for (element, slot) in source.as_chunks::<W>().0.iter().zip(target.chunks_mut(PANEL * W)) {
-        slot[r * W..(r + 1) * W].copy_from_slice(&code(*element));
+    let Some(target) = target.get_mut(r * W..) else { return };
+    let (source, slots) = (source.as_chunks::<W>().0, target.as_chunks_mut::<W>().0);
+    for (element, slot) in source.iter().zip(slots.iter_mut().step_by(PANEL)) {
+        *slot = code(*element);
     }
 }
 

@@ -11,6 +11,7 @@ mod isa;
 mod kv;
 mod lanes;
 mod matmul;
+pub mod measure;
 mod memory;
 mod ops;
 mod packed;

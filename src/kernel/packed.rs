@@ -41,7 +41,7 @@ impl PackedMatrix {
         if rows == 0 || cols == 0 {
             return Err(KernelError::ZeroDimension { rows, cols });
         }
-        if cols % dtype.block_len() != 0 {
+        if !cols.is_multiple_of(dtype.block_len()) {
             return Err(KernelError::PartialBlock { dtype: dtype.name(), cols, block: dtype.block_len() });
         }
         let too_large = KernelError::TooLarge { dtype: dtype.name(), rows, cols };
@@ -62,12 +62,15 @@ impl PackedMatrix {
     /// at a multiple of 16, or end neither at one nor at the matrix's last row, or leave the matrix.
     pub fn pack_rows(&mut self, cpu: &Cpu, first_row: usize, bytes: &[u8]) -> Result<(), KernelError> {
         let row_bytes = self.row_bytes();
-        if bytes.len() % row_bytes != 0 {
+        if !bytes.len().is_multiple_of(row_bytes) {
             let dtype = self.dtype().name();
             return Err(KernelError::Length { dtype, expected: row_bytes, actual: bytes.len() });
         }
         let end_row = first_row.saturating_add(bytes.len() / row_bytes);
-        if first_row % PANEL != 0 || end_row > self.rows || (end_row % PANEL != 0 && end_row != self.rows) {
+        if !first_row.is_multiple_of(PANEL)
+            || end_row > self.rows
+            || (!end_row.is_multiple_of(PANEL) && end_row != self.rows)
+        {
             return Err(KernelError::RowRange { first_row, end_row, rows: self.rows });
         }
         if bytes.is_empty() {

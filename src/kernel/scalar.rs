@@ -165,7 +165,7 @@ pub fn dequantize(dtype: Dtype, bytes: &[u8], out: &mut [f32]) -> Result<(), Ker
     let layout = layout(dtype).ok_or(KernelError::UnsupportedDtype { dtype: dtype.name() })?;
     let (len, block) = (dtype.block_len(), dtype.block_bytes());
     let expected = dtype.size_in_bytes(out.len()).unwrap_or_else(|| out.len().div_ceil(len).saturating_mul(block));
-    if out.len() % len != 0 || bytes.len() != expected {
+    if !out.len().is_multiple_of(len) || bytes.len() != expected {
         return Err(KernelError::Length { dtype: dtype.name(), expected, actual: bytes.len() });
     }
     for (block, out) in bytes.chunks_exact(block).zip(out.chunks_exact_mut(len)) {

@@ -1,0 +1,124 @@
+//! What the machine gives at best, measured beside a benchmark so that rates can be read as fractions.
+//!
+//! Nothing in inference depends on these figures.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::isa::Cpu;
+#[cfg(target_arch = "x86_64")]
+use super::isa::KernelLevel;
+use super::lanes::{self, Kernel, Lanes};
+use super::memory::Buffer;
+
+/// Bytes read per measurement: far above any last-level cache.
+const BYTES: usize = 256 << 20;
+/// Rounds of a measurement; the best counts, since others' work only slows.
+const ROUNDS: usize = 5;
+
+/// Bytes per second that all threads together read from memory; `None` without memory for the test (256 MiB).
+pub fn read_bandwidth(cpu: &Cpu) -> Option<f64> {
+    let mut buffer = Buffer::zeroed(BYTES)?;
+    // Pages that were never written may all be the same page of zeros.
+    buffer.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let parts: Vec<&[u8]> = buffer.as_slice().chunks(1 << 20).collect();
+    let seconds = best(|| {
+        cpu.pool.run(parts.len(), &|part| {
+            let mut sums = [0u64; 8];
+            for line in parts[part].as_chunks::<64>().0 {
+                for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+                    *sum ^= u64::from_ne_bytes(*word);
+                }
+            }
+            black_box(sums);
+        });
+    });
+    Some(BYTES as f64 / seconds)
+}
+
+/// Time of one fork and join of all threads with nothing to do, as in a decode step.
+pub fn barrier_latency(cpu: &Cpu) -> Duration {
+    const CALLS: u32 = 1000;
+    let threads = cpu.pool.threads();
+    let seconds = best(|| (0..CALLS).for_each(|_| cpu.pool.run(threads, &|task| _ = black_box(task))));
+    Duration::from_secs_f64(seconds / f64::from(CALLS))
+}
+
+/// Integer multiply-adds per second of all threads together, on operands in the first-level cache; `None` at the
+/// scalar level, which has no integer kernel to measure.
+pub fn int8_peak(cpu: &Cpu) -> Option<f64> {
+    match cpu.usable_level() {
+        #[cfg(target_arch = "x86_64")]
+        KernelLevel::Avx512 => Some(peak::<lanes::Avx512>(cpu)),
+        #[cfg(target_arch = "x86_64")]
+        KernelLevel::Avx2 => Some(peak::<lanes::Avx2>(cpu)),
+        #[cfg(not(target_arch = "x86_64"))]
+        super::isa::KernelLevel::Neon => Some(peak::<lanes::Portable>(cpu)),
+        _ => None,
+    }
+}
+
+/// Columns of the peak's dot products.
+const COLUMNS: usize = 8;
+/// Dot products of one task: some 100 microseconds.
+const DOTS: usize = 4096;
+
+fn peak<V: Lanes>(cpu: &Cpu) -> f64 {
+    let tasks = cpu.pool.threads() * 16;
+    let seconds = best(|| {
+        cpu.pool.run(tasks, &|_| {
+            let mut operands = Operands { units: [0x07; 16 * 512], words: [0x0102_0304; 8 * COLUMNS * 2] };
+            black_box(&mut operands);
+            // SAFETY: `usable_level` found the instruction set; the kernel reads inside the operands.
+            unsafe { V::enter(Peak { operands: &operands }) };
+        });
+    });
+    (tasks * DOTS * COLUMNS * 32 * 16) as f64 / seconds
+}
+
+#[repr(C, align(64))]
+struct Operands {
+    units: [u8; 16 * 512],
+    words: [i32; 8 * COLUMNS * 2],
+}
+
+struct Peak<'a> {
+    operands: &'a Operands,
+}
+
+impl<V: Lanes> Kernel<V> for Peak<'_> {
+    /// # Safety
+    /// The machine has the instruction set.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: blocks are below 16 of 512 bytes, words start below 8 * COLUMNS of twice as many; the rest is
+        // the caller's promise.
+        unsafe {
+            let mut all = [V::splat_i(0); COLUMNS];
+            for i in 0..DOTS {
+                let units = self.operands.units.as_ptr().add(i % 16 * 512).cast();
+                let words = self.operands.words.as_ptr().add(i % (8 * COLUMNS));
+                let dots = V::dot::<COLUMNS, 1, true, 4>(units, words, words);
+                for (all, dot) in all.iter_mut().zip(dots) {
+                    *all = V::or(*all, dot);
+                }
+            }
+            let mut out = [0u8; 64];
+            for all in all {
+                V::store_i(out.as_mut_ptr(), all);
+                black_box(&out);
+            }
+        }
+    }
+}
+
+/// Seconds of the fastest of some calls.
+fn best(mut f: impl FnMut()) -> f64 {
+    let mut best = f64::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        f();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best.max(1e-9)
+}
