@@ -70,6 +70,7 @@
 //! | `hub` (default) | fetching files from the Hugging Face hub |
 //! | `testing` | tiny seeded models and a GGUF writer, for tests of programs that use this crate |
 //! | `cuda`, `metal` | candle's devices; the engine itself computes on the CPU so far |
+//! | `constrain`, `metrics`, `flash-attn` | reserved: their dependencies resolve, they add nothing yet |
 
 mod error;
 mod types;

@@ -21,7 +21,7 @@ pub use output::{Event, Output, Piece, Score, Usage};
 pub use request::Request;
 
 use crate::cache::{BlockArena, CacheLayout};
-use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, BLOCK_TOKENS};
+use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool};
 use crate::model::Decoder;
 use crate::sample::{Distribution, Sampler};
 use crate::source::WeightSource;
@@ -227,7 +227,6 @@ impl Engine {
 
     /// Bytes of one block of the KV cache.
     pub fn kv_block_bytes(&self) -> usize {
-        debug_assert!(BLOCK_TOKENS > 0);
         self.arena.blocks().block_bytes()
     }
 

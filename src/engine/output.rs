@@ -60,6 +60,8 @@ pub struct Output {
 }
 
 /// What happened in a step.
+// An event is moved once, from the step to the host: boxing the rarer, larger variant would only burden its users.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {

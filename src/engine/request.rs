@@ -10,7 +10,7 @@ use crate::types::TokenId;
 /// The text or tokens that a request continues.
 #[derive(Clone, Debug)]
 pub(super) enum Prompt {
-    Chat { messages: Vec<Message>, options: ChatOptions },
+    Chat { messages: Vec<Message>, options: Box<ChatOptions> },
     Text(String),
     Tokens(Vec<TokenId>),
 }
@@ -66,7 +66,7 @@ impl Request {
             documents: None,
             variables: serde_json::Map::new(),
         };
-        Request::new(Prompt::Chat { messages: messages.into_iter().collect(), options })
+        Request::new(Prompt::Chat { messages: messages.into_iter().collect(), options: Box::new(options) })
     }
 
     /// Continues a text, with the model's start token if it wants one. Control tokens in the text stay plain text.

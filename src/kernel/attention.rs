@@ -60,7 +60,7 @@ pub fn attention(
     out: &mut [f32],
 ) {
     let kv = blocks.shape();
-    assert!(shape.heads % kv.kv_heads == 0 && q.len() == out.len(), "attention heads");
+    assert!(shape.heads.is_multiple_of(kv.kv_heads) && q.len() == out.len(), "attention heads");
     let group = shape.heads / kv.kv_heads;
     let width = shape.heads * kv.head_dim;
     let tiles: Vec<(usize, usize)> = spans
@@ -207,7 +207,8 @@ impl Tile {
                 if visible(r).is_empty() {
                     continue;
                 }
-                for query in r * group..(r + 1) * group {
+                for g in 0..group {
+                    let query = r * group + g;
                     let range = query * dim..(query + 1) * dim;
                     let (max, sum) = maxima[query];
                     let (old_max, old_sum) = self.running[query];

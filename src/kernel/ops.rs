@@ -21,7 +21,7 @@ fn rows_per_task(width: usize) -> usize {
 /// If `x` and `out` differ in length or are not whole rows.
 pub fn rms_norm(cpu: &Cpu, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
-    assert!(x.len() == out.len() && x.len() % width.max(1) == 0, "rms_norm: rows of {width}");
+    assert!(x.len() == out.len() && x.len().is_multiple_of(width.max(1)), "rms_norm: rows of {width}");
     let rows = rows_per_task(width);
     cpu.for_each_chunk(out, rows * width, &|first, out| {
         rms_norm_rows(cpu, &x[first..first + out.len()], weight, eps, out);
@@ -53,7 +53,7 @@ leveled! {
 /// [`rms_norm`] in place.
 pub fn rms_norm_in_place(cpu: &Cpu, x: &mut [f32], weight: &[f32], eps: f32) {
     let width = weight.len();
-    assert!(x.len() % width.max(1) == 0, "rms_norm: rows of {width}");
+    assert!(x.len().is_multiple_of(width.max(1)), "rms_norm: rows of {width}");
     cpu.for_each_chunk(x, rows_per_task(width) * width, &|_, x| rms_norm_rows_in_place(cpu, x, weight, eps));
 }
 
@@ -102,7 +102,7 @@ leveled! {
 /// If `x` is not whole rows.
 pub fn add_bias(cpu: &Cpu, x: &mut [f32], bias: &[f32]) {
     let width = bias.len();
-    assert!(x.len() % width.max(1) == 0, "add_bias: rows of {width}");
+    assert!(x.len().is_multiple_of(width.max(1)), "add_bias: rows of {width}");
     cpu.for_each_chunk(x, rows_per_task(width) * width, &|_, x| {
         for row in x.chunks_exact_mut(width) {
             add_slice(cpu, row, bias);
@@ -146,7 +146,7 @@ leveled! {
 leveled! {
     fn gelu_mul(gate: &mut [f32], up: &[f32]) {
         // 2 * sqrt(2 / pi)
-        const SCALE: f32 = 1.595_769_1;
+        const SCALE: f32 = 1.595_769;
         for (g, u) in gate.iter_mut().zip(up) {
             let x = *g;
             let inner = SCALE * x * (0.044_715 * x).mul_add(x, 1.0);

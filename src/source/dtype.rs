@@ -104,7 +104,7 @@ impl Dtype {
 
     /// Bytes of `len` values; `None` if `len` is not a multiple of the block, on overflow, or for an unknown type.
     pub fn size_in_bytes(self, len: usize) -> Option<usize> {
-        if matches!(self, Dtype::Unknown(_)) || len % self.block_len() != 0 {
+        if matches!(self, Dtype::Unknown(_)) || !len.is_multiple_of(self.block_len()) {
             return None;
         }
         (len / self.block_len()).checked_mul(self.block_bytes())

@@ -11,6 +11,9 @@ use crate::Error;
 
 type Answer = Arc<dyn Fn(&Request) -> Vec<u8> + Send + Sync>;
 
+/// A request's target and its authorization.
+type Seen = (String, Option<String>);
+
 struct Request {
     path: String,
     headers: HashMap<String, String>,
@@ -27,7 +30,7 @@ impl Request {
 /// A server whose thread ends with the test process.
 struct Server {
     endpoint: String,
-    seen: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 fn serve(answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Server {

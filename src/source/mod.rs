@@ -106,7 +106,7 @@ fn shape_problem(dtype: Dtype, shape: &[usize]) -> std::result::Result<usize, (S
         return Ok(0);
     }
     let row = shape[shape.len() - 1];
-    if row % dtype.block_len() != 0 {
+    if !row.is_multiple_of(dtype.block_len()) {
         return Err((format!("rows of a multiple of {} values, the block of {dtype}", dtype.block_len()), found()));
     }
     let size = dtype.size_in_bytes(len).filter(|&size| isize::try_from(size).is_ok());

@@ -15,7 +15,7 @@ use crate::source::Dtype;
 /// If `dtype` is not one that candlewick computes with, or `values` is not a multiple of its block.
 pub fn quantize_blocks(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     assert!(dtype.is_supported(), "no writer for {dtype}");
-    assert!(values.len() % dtype.block_len() == 0, "{} values are no whole blocks of {dtype}", values.len());
+    assert!(values.len().is_multiple_of(dtype.block_len()), "{} values are no whole blocks of {dtype}", values.len());
     let mut out = Vec::with_capacity(values.len() / dtype.block_len() * dtype.block_bytes());
     for block in values.chunks_exact(dtype.block_len()) {
         match dtype {

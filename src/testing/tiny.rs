@@ -135,7 +135,7 @@ impl TinyModel {
         self.embedding_dtype = dtype;
         self.hidden = self.hidden.next_multiple_of(block);
         self.ff = self.ff.next_multiple_of(block);
-        while self.heads * self.head_dim % block != 0 {
+        while !(self.heads * self.head_dim).is_multiple_of(block) {
             self.head_dim *= 2;
         }
         self
@@ -228,7 +228,7 @@ impl TinyModel {
     }
 
     fn matrix(&self, out: &mut Memory, name: &str, dtype: Dtype, rows: usize, columns: usize) -> Result<()> {
-        let fits = rows > 0 && columns > 0 && columns % dtype.block_len() == 0;
+        let fits = rows > 0 && columns > 0 && columns.is_multiple_of(dtype.block_len());
         if !fits || !dtype.is_supported() {
             // Refused by the shape or, for a type without a writer, by the missing bytes.
             return out.insert(name, dtype, &[rows, columns], Vec::new());

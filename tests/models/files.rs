@@ -13,8 +13,8 @@ use candlewick::{Engine, EngineBuilder, Gguf};
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A model's file, and the right to use the machine.
-pub struct Model {
-    pub path: PathBuf,
+pub(crate) struct Model {
+    pub(crate) path: PathBuf,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -23,7 +23,7 @@ impl Model {
     ///
     /// # Panics
     /// If it is absent although `CANDLEWICK_REQUIRE_MODELS=1`.
-    pub fn find(name: &str) -> Option<Model> {
+    pub(crate) fn find(name: &str) -> Option<Model> {
         let model = catalog::ALL.iter().find(|m| m.name == name).expect("a name of the catalog");
         let path = cache_dir().join(model.file);
         if std::fs::metadata(&path).is_ok_and(|found| found.len() == model.bytes) {
@@ -38,11 +38,11 @@ impl Model {
         None
     }
 
-    pub fn source(&self) -> Gguf {
+    pub(crate) fn source(&self) -> Gguf {
         Gguf::open(&self.path).unwrap()
     }
 
-    pub fn engine(&self, set: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Engine {
+    pub(crate) fn engine(&self, set: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Engine {
         set(Engine::builder(self.source())).build().unwrap()
     }
 }

@@ -48,7 +48,7 @@ fn decoding_is_not_slower_than_candle_transformers() {
     let content = gguf_file::Content::read(&mut file).unwrap();
     let mut peer = ModelWeights::from_gguf(content, &mut file, &Device::Cpu).unwrap();
     // Both warm, then in turns.
-    (ours(&mut engine), theirs(&mut peer));
+    let _ = (ours(&mut engine), theirs(&mut peer));
     let pairs: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (ours(&mut engine), theirs(&mut peer))).collect();
     let ratio = median(pairs.iter().map(|(a, b)| a / b).collect());
     let (a, b) = (median(pairs.iter().map(|p| p.0).collect()), median(pairs.iter().map(|p| p.1).collect()));
