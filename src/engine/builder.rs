@@ -1,5 +1,6 @@
 //! From a source and options to an engine.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,9 +10,10 @@ use crate::cache::BlockArena;
 use crate::candle::Device;
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
 use crate::model::Decoder;
-use crate::sample::{Chain, Sampler};
+use crate::sample::{Chain, Distribution, Sampler};
 use crate::source::WeightSource;
-use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
+use crate::types::TokenId;
 use crate::{BuildError, Result};
 
 /// Rows that a step runs at most beside the decodes.
@@ -193,7 +195,13 @@ impl EngineBuilder {
             _ => KvFormat::Bf16,
         });
         let arena = BlockArena::new(format, spec.kv, capacity);
-        Ok(Engine::new(super::Parts {
+        // Rows above the vocabulary only pad the matrix; their logits mean nothing.
+        let known = tokenizer.vocab_size();
+        let masked = (0..spec.vocab_size as TokenId)
+            .filter(|&token| token as usize >= known || tokenizer.is_unused(token))
+            .collect();
+        Ok(Engine {
+            control_tokens: ControlTokens::new(tokenizer.control_tokens()),
             cpu,
             tokenizer: Arc::new(tokenizer),
             template,
@@ -205,7 +213,14 @@ impl EngineBuilder {
             step_tokens: self.step_tokens,
             sampler: self.sampler,
             clock: self.clock,
-        }))
+            masked,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            committed: 0,
+            events: Vec::new(),
+            next_id: 0,
+            distribution: Distribution::new(),
+        })
     }
 
     fn cpu(&self) -> Result<Cpu> {

@@ -61,21 +61,6 @@ pub struct Engine {
     distribution: Distribution,
 }
 
-/// What the builder made.
-struct Parts {
-    cpu: Cpu,
-    tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
-    decoder: Decoder,
-    layout: CacheLayout,
-    arena: BlockArena,
-    context: usize,
-    max_sequences: usize,
-    step_tokens: usize,
-    sampler: Arc<dyn Sampler>,
-    clock: Box<dyn Clock>,
-}
-
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
@@ -90,37 +75,6 @@ impl Engine {
     /// Starts an engine from its one necessary part, the weights.
     pub fn builder(source: impl WeightSource) -> EngineBuilder {
         EngineBuilder::new(source)
-    }
-
-    fn new(parts: Parts) -> Engine {
-        let Parts { tokenizer, decoder, .. } = &parts;
-        let vocab = decoder.spec().vocab_size as TokenId;
-        // Rows above the vocabulary only pad the matrix; their logits mean nothing.
-        let known = tokenizer.vocab_size() as TokenId;
-        let masked = (0..vocab).filter(|&token| token >= known || tokenizer.is_unused(token)).collect();
-        let control_tokens = ControlTokens::new(tokenizer.control_tokens());
-        let Parts { cpu, tokenizer, template, decoder, layout, arena, .. } = parts;
-        Engine {
-            cpu,
-            tokenizer,
-            template,
-            control_tokens,
-            decoder,
-            layout,
-            arena,
-            context: parts.context,
-            max_sequences: parts.max_sequences,
-            step_tokens: parts.step_tokens,
-            sampler: parts.sampler,
-            clock: parts.clock,
-            masked,
-            waiting: VecDeque::new(),
-            running: Vec::new(),
-            committed: 0,
-            events: Vec::new(),
-            next_id: 0,
-            distribution: Distribution::new(),
-        }
     }
 
     /// Takes a request; it runs in the following steps.

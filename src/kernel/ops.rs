@@ -13,9 +13,25 @@ fn rows_per_task(width: usize) -> usize {
     (TASK_ELEMENTS / width.max(1)).max(1)
 }
 
+/// `1 / sqrt(mean(x^2) + eps)`; the squares are summed over 32 lanes, then by a fixed tree.
+#[inline(always)]
+fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    let mut lanes = [0f32; 32];
+    let mut chunks = x.chunks_exact(32);
+    for chunk in &mut chunks {
+        for i in 0..32 {
+            lanes[i] = chunk[i].mul_add(chunk[i], lanes[i]);
+        }
+    }
+    for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
+        *lane = v.mul_add(v, *lane);
+    }
+    1.0 / (sum32(lanes) / x.len() as f32 + eps).sqrt()
+}
+
 /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight` for rows of `weight.len()` values.
 ///
-/// The sum of squares runs over 32 lanes, then a fixed tree. NaN in a row makes that row NaN.
+/// NaN in a row makes that row NaN.
 ///
 /// # Panics
 /// If `x` and `out` differ in length or are not whole rows.
@@ -32,17 +48,7 @@ leveled! {
     fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-            let mut lanes = [0f32; 32];
-            let mut chunks = x.chunks_exact(32);
-            for chunk in &mut chunks {
-                for i in 0..32 {
-                    lanes[i] = chunk[i].mul_add(chunk[i], lanes[i]);
-                }
-            }
-            for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
-                *lane = v.mul_add(v, *lane);
-            }
-            let scale = 1.0 / (sum32(lanes) / width as f32 + eps).sqrt();
+            let scale = inverse_rms(x, eps);
             for i in 0..width {
                 out[i] = x[i] * scale * weight[i];
             }
@@ -61,17 +67,7 @@ leveled! {
     fn rms_norm_rows_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
         let width = weight.len();
         for x in x.chunks_exact_mut(width) {
-            let mut lanes = [0f32; 32];
-            let mut chunks = x.chunks_exact(32);
-            for chunk in &mut chunks {
-                for i in 0..32 {
-                    lanes[i] = chunk[i].mul_add(chunk[i], lanes[i]);
-                }
-            }
-            for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
-                *lane = v.mul_add(v, *lane);
-            }
-            let scale = 1.0 / (sum32(lanes) / width as f32 + eps).sqrt();
+            let scale = inverse_rms(x, eps);
             for (x, w) in x.iter_mut().zip(weight) {
                 *x = *x * scale * w;
             }
