@@ -88,8 +88,9 @@ impl Iterator for Generation<'_> {
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
         if self.output.is_none() {
-            let mut events = Vec::new();
-            self.engine.end(self.id, FinishReason::Cancelled, None, &mut events);
+            // Nobody is left to hear of this request.
+            self.engine.end(self.id, FinishReason::Cancelled, None, &mut Vec::new());
+            self.engine.events.retain(|event| event.id() != self.id);
         }
     }
 }

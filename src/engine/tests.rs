@@ -371,3 +371,50 @@ fn options_out_of_range_are_refused() {
     assert!(cancelled.unwrap_err().to_string().contains("cancelled"));
     assert!(engine(&TinyModel::llama(), |b| b.sampler(Chain)).complete(request(&[5])).is_ok());
 }
+
+/// A clock that a test sets.
+#[derive(Clone, Debug, Default)]
+struct Manual(Arc<std::sync::Mutex<std::time::Duration>>);
+
+impl Clock for Manual {
+    fn elapsed(&self) -> std::time::Duration {
+        *self.0.lock().unwrap()
+    }
+    fn date(&self) -> std::time::SystemTime {
+        std::time::SystemTime::UNIX_EPOCH
+    }
+}
+
+#[test]
+fn time_ends_requests_and_fills_the_bill_but_changes_no_token() {
+    use std::time::Duration;
+    let model = TinyModel::llama();
+    let expected = engine(&model, |b| b).complete(request(&prompts()[2])).unwrap();
+    let clock = Manual::default();
+    let mut engine = engine(&model, |b| b.clock(clock.clone()).step_tokens(16).max_sequences(1));
+    let id = engine.submit(request(&prompts()[2])).unwrap();
+    let late = engine.submit(request(&prompts()[1]).deadline(Duration::from_secs(5))).unwrap();
+    let mut outputs = Vec::new();
+    while !engine.is_idle() {
+        *clock.0.lock().unwrap() += Duration::from_secs(1);
+        for event in engine.step().unwrap() {
+            if let Event::Finished { id, output, .. } = event {
+                outputs.push((id, output));
+            }
+        }
+    }
+    let of = |id| &outputs.iter().find(|(i, _)| *i == id).unwrap().1;
+    assert_eq!((of(late).finish_reason, of(late).token_ids.len()), (FinishReason::Deadline, 0));
+    assert_eq!(essence(of(id)), essence(&expected));
+    // 33 tokens in steps of 16 take three steps, and the clock moves once before each.
+    let usage = &of(id).usage;
+    assert_eq!((usage.ttft, usage.prefill), (Duration::from_secs(3), Duration::from_secs(2)));
+    assert_eq!((usage.decode, usage.completion_tokens), (Duration::from_secs(11), 12));
+}
+
+#[test]
+fn a_dropped_generation_leaves_no_event() {
+    let mut engine = engine(&TinyModel::llama(), |b| b);
+    drop(engine.generate(Request::tokens(vec![5]).max_tokens(0)).unwrap());
+    assert!(engine.is_idle());
+}
