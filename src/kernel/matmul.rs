@@ -26,7 +26,7 @@ const FLOAT_ROWS: usize = 512;
 /// Multiplications that are worth a task of their own (a few microseconds).
 const TASK_COST: usize = 1 << 18;
 
-/// Multiplies: `outs[i]`, `[acts.rows()][weights[i].rows()]` row-major, becomes input × weights[i] transposed.
+/// Multiplies: `outs[i]`, `[acts.rows()][weights[i].rows()]` row-major, becomes `input × weights[i]` transposed.
 ///
 /// One dispatch to the pool for all matrices. Every output is one chain of roundings in a fixed order, the same
 /// for any number of rows and threads and every kernel level (see the README of this room), so a row's results do
