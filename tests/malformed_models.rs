@@ -71,8 +71,12 @@ fn a_missing_key_is_named_or_has_a_default() {
                 }
                 Err(error) => {
                     let text = error.to_string();
-                    // Defaults may contradict the tensors: then a shape is named.
-                    let names = text.contains(&key) || matches!(error, Error::Source(SourceError::TensorShape { .. }));
+                    // Defaults may contradict the tensors or another key: then a shape or a variant is named.
+                    let contradicts = matches!(
+                        error,
+                        Error::Source(SourceError::TensorShape { .. }) | Error::Model(ModelError::Unsupported { .. })
+                    );
+                    let names = text.contains(&key) || contradicts;
                     let related = text.contains("merges") || text.contains("scores") || text.contains("token");
                     assert!(names || related, "{key}: {text}");
                     if needed.contains(&key) {
