@@ -72,6 +72,7 @@ impl BlockArena {
     }
 
     /// Whether the tables together hold exactly the used blocks, each once; says what is wrong if not.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check_integrity(&self, tables: impl Iterator<Item = u32>) -> Result<(), String> {
         let mut seen = vec![false; self.used.len()];
         for block in tables {

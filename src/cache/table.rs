@@ -130,6 +130,7 @@ impl SequenceCache {
     }
 
     /// Every block that the sequence holds.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn held(&self) -> impl Iterator<Item = u32> + '_ {
         self.tables.iter().flatten().copied().filter(|&b| b != FREED)
     }
