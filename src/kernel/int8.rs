@@ -162,10 +162,14 @@ impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BIT
                     V::prefetch::<false>(next);
                     next = next.wrapping_add(64);
                 }
-                let factors = [0, SUBS - 1].map(|sub| {
-                    let at: *const f32 = from.add(512 + sub * if HAS_MIN { 128 } else { 64 }).cast();
-                    (V::load_f(at), if HAS_MIN { V::load_f(at.add(PANEL)) } else { V::splat_f(0.0) })
-                });
+                // No closure here: one that is not inlined loses the instruction set, and calls a function per load.
+                let first: *const f32 = from.add(512).cast();
+                let second = first.add((SUBS - 1) * if HAS_MIN { 2 * PANEL } else { PANEL });
+                let mut factors = [(V::load_f(first), V::splat_f(0.0)), (V::load_f(second), V::splat_f(0.0))];
+                if HAS_MIN {
+                    factors[0].1 = V::load_f(first.add(PANEL));
+                    factors[1].1 = V::load_f(second.add(PANEL));
+                }
                 accumulate::<V, C, SUBS, HAS_MIN, BITS>(&mut sums, from.cast(), &self.operands, b, factors);
                 from = from.add(unpacked_bytes(SUBS, HAS_MIN));
             }

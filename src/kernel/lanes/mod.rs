@@ -10,6 +10,8 @@ mod avx2;
 mod avx512;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod portable;
+#[cfg(test)]
+mod tests;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;

@@ -1,0 +1,119 @@
+//! Every operation of every instruction set that runs here against the portable lanes, bit for bit.
+
+use super::{Kernel, Lanes, Portable};
+
+#[repr(C, align(64))]
+struct Units([u8; 512]);
+
+/// All operations on fixed operands; the lanes of each result follow those before.
+struct Operations<'a> {
+    results: &'a mut Vec<u32>,
+}
+
+impl<V: Lanes> Kernel<V> for Operations<'_> {
+    /// # Safety
+    /// The machine has the instruction set.
+    unsafe fn run(self) {
+        // SAFETY: the operands hold what each operation reads; the rest is the caller's promise.
+        unsafe {
+            let put_f = |results: &mut Vec<u32>, value: V::F| {
+                let mut lanes = [0f32; 16];
+                V::store_f(lanes.as_mut_ptr(), value);
+                results.extend(lanes.map(f32::to_bits));
+            };
+            let put_i = |results: &mut Vec<u32>, value: V::I| {
+                let mut lanes = [0u8; 64];
+                V::store_i(lanes.as_mut_ptr(), value);
+                results.extend(lanes.as_chunks::<4>().0.iter().map(|lane| u32::from_le_bytes(*lane)));
+            };
+            let out = self.results;
+            // One lane further than they begin: no alignment.
+            let floats: [f32; 17] = std::array::from_fn(|i| (i as f32 - 7.3) * 1.7f32.powi(i as i32 - 8));
+            let others: [f32; 17] = std::array::from_fn(|i| 1.0 / (i as f32 * 3.0 - 20.1));
+            let (a, b) = (V::load_f(floats.as_ptr().add(1)), V::load_f(others.as_ptr().add(1)));
+            for value in [V::splat_f(-1.25), V::mul(a, b), V::add(a, b), V::fma(a, b, V::splat_f(0.1)), V::neg(a)] {
+                put_f(out, value);
+            }
+            put_f(out, V::neg(V::splat_f(0.0)));
+            // Zeros, subnormal, smallest, largest and infinite numbers, and the same bits as bfloat16.
+            let halves = [0u16, 0x8000, 1, 0x83ff, 0x400, 0x7bff, 0x7c00, 0xfc00, 0x3c00, 0xb555, 0x1234, 0x4321]
+                .iter()
+                .chain(&[0x0042, 0x8f01, 0x6789, 0xe0e0])
+                .flat_map(|half| half.to_le_bytes())
+                .collect::<Vec<u8>>();
+            put_f(out, V::load_f16(halves.as_ptr()));
+            put_f(out, V::load_bf16(halves.as_ptr()));
+
+            let bytes: [u8; 65] = std::array::from_fn(|i| (i * 89 + 131) as u8);
+            let (x, y) = (V::load_i(bytes.as_ptr().add(1)), V::splat_i(0x0180_ff7f_u32 as i32));
+            let (unsigned, signed) = (V::load_u8(bytes.as_ptr().add(1)), V::load_i8(bytes.as_ptr().add(1)));
+            for value in [x, y, unsigned, signed, V::and(x, y), V::or(x, y), V::sub(x, y)] {
+                put_i(out, value);
+            }
+            for count in [0, 1, 4, 8, 24, 31] {
+                put_i(out, V::shl(x, count));
+                put_i(out, V::shr(x, count));
+            }
+            put_f(out, V::to_f(signed));
+            put_f(out, V::to_f(V::sub(unsigned, V::splat_i(1 << 24))));
+
+            macro_rules! dots {
+                ($($subs:literal $min:literal $bits:literal)*) => {
+                    $( dots!(@ $subs, $min, $bits, 1); dots!(@ $subs, $min, $bits, 2);
+                       dots!(@ $subs, $min, $bits, 4); dots!(@ $subs, $min, $bits, 8); )*
+                };
+                (@ $subs:literal, $min:literal, $bits:literal, $columns:literal) => {
+                    // Any codes and words, and the largest of both signs in one place.
+                    let largest = ((1u32 << $bits) - 1) as u8;
+                    let units = Units(std::array::from_fn(|i| if i % 64 < 12 { largest } else { (i * 173) as u8 & largest }));
+                    let words: [i32; 8 * $columns] = std::array::from_fn(|i| i32::from_le_bytes(match i % $columns {
+                        0 => [127; 4],
+                        1 => [129; 4],
+                        _ => [3u8, 50, 91, 200].map(|b| b.wrapping_mul(i as u8).max(1)).map(|b| if b == 128 { 7 } else { b }),
+                    }));
+                    let starts: [i32; $columns] = std::array::from_fn(|i| 5000 - 123_456 * i as i32);
+                    let dots = V::dot::<$columns, $subs, $min, $bits>(units.0.as_ptr().cast(), words.as_ptr(), starts.as_ptr());
+                    dots.into_iter().for_each(|dot| put_i(out, dot));
+                };
+            }
+            dots!(1 false 4  1 false 5  1 false 8  1 true 4  1 true 5  2 true 4  2 false 4  2 false 6);
+            V::prefetch::<true>(bytes.as_ptr());
+            V::prefetch::<false>(std::ptr::null());
+        }
+    }
+}
+
+/// # Safety
+/// The machine has the instruction set.
+unsafe fn results<V: Lanes>() -> Vec<u32> {
+    let mut results = Vec::new();
+    // SAFETY: the caller's promise.
+    unsafe { V::enter(Operations { results: &mut results }) };
+    results
+}
+
+#[test]
+fn every_operation_equals_the_portable_one() {
+    // SAFETY: needs no instruction set.
+    let expected = unsafe { results::<Portable>() };
+    let check = |name: &str, actual: Vec<u32>| {
+        assert_eq!(actual.len(), expected.len());
+        for (i, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+            assert_eq!(actual, expected, "{name}: lane {} of result {}", i % 16, i / 16);
+        }
+        println!("{name}: {} results of 16 lanes", expected.len() / 16);
+    };
+    check("portable", expected.clone());
+    #[cfg(target_arch = "x86_64")]
+    {
+        use crate::kernel::KernelLevel;
+        if KernelLevel::Avx2.is_available() {
+            // SAFETY: it is available.
+            check("avx2", unsafe { results::<super::Avx2>() });
+        }
+        if KernelLevel::Avx512.is_available() {
+            // SAFETY: it is available.
+            check("avx512", unsafe { results::<super::Avx512>() });
+        }
+    }
+}
