@@ -8,3 +8,4 @@ mod golden;
 mod peer;
 mod perplexity;
 mod text;
+mod tokenizer;

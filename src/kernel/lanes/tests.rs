@@ -1,5 +1,8 @@
 //! Every operation of every instruction set that runs here against the portable lanes, bit for bit.
 
+// `i % columns` is 0 for one column, on purpose.
+#![allow(clippy::modulo_one)]
+
 use super::{Kernel, Lanes, Portable};
 
 #[repr(C, align(64))]
