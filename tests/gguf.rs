@@ -1,33 +1,11 @@
 //! Well-formed GGUF files: what is written comes back, from any version, alignment, type and number of parts.
 
-use std::path::PathBuf;
+mod temp_dir;
 
 use candlewick::source::{Array, Dtype, Gguf, Memory, Value, WeightSource};
 use candlewick::testing::{GgufWriter, TinyModel};
 use candlewick::{Error, SourceError};
-
-/// A directory that goes away with the test.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new(test: &str) -> TempDir {
-        let path = std::env::temp_dir().join(format!("candlewick-gguf-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        TempDir(path)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use temp_dir::TempDir;
 
 fn assert_same(a: &dyn WeightSource, b: &dyn WeightSource) {
     let keys = |s: &dyn WeightSource| {
@@ -51,7 +29,7 @@ fn assert_same(a: &dyn WeightSource, b: &dyn WeightSource) {
 
 #[test]
 fn tiny_models_come_back_from_every_version_and_alignment() {
-    let dir = TempDir::new("models");
+    let dir = TempDir::new();
     for model in [TinyModel::llama(), TinyModel::qwen2(), TinyModel::gemma3()] {
         let source = model.build().unwrap();
         for (version, alignment) in [(2, 32), (3, 32), (3, 1), (3, 8), (3, 4096)] {
@@ -65,7 +43,7 @@ fn tiny_models_come_back_from_every_version_and_alignment() {
 
 #[test]
 fn tensors_of_every_supported_type_come_back() {
-    let dir = TempDir::new("types");
+    let dir = TempDir::new();
     for &dtype in Dtype::ALL.iter().filter(|d| d.is_supported()) {
         let source = TinyModel { layers: 1, ..TinyModel::llama() }.with_dtype(dtype).build().unwrap();
         let gguf = Gguf::open(dir.write("model.gguf", &GgufWriter::new().to_bytes(&source).unwrap())).unwrap();
@@ -107,7 +85,7 @@ fn all_kinds_of_values_come_back() {
     ] {
         source.set(key, value);
     }
-    let dir = TempDir::new("values");
+    let dir = TempDir::new();
     let gguf = Gguf::open(dir.write("values.gguf", &GgufWriter::new().to_bytes(&source).unwrap())).unwrap();
     assert_same(&source, &gguf);
     assert_eq!(gguf.tensors().len(), 0);
@@ -115,7 +93,7 @@ fn all_kinds_of_values_come_back() {
 
 #[test]
 fn every_type_id_is_listed_and_an_unknown_one_fails_only_when_read() {
-    let dir = TempDir::new("ids");
+    let dir = TempDir::new();
     let mut source = Memory::new("types");
     for dtype in Dtype::ALL {
         source
@@ -142,7 +120,7 @@ fn every_type_id_is_listed_and_an_unknown_one_fails_only_when_read() {
 #[test]
 fn a_split_model_is_one_source() {
     let whole = TinyModel::qwen2().build().unwrap();
-    let dir = TempDir::new("split");
+    let dir = TempDir::new();
     let count = whole.tensors().len();
     let cuts = [0, 5, 6, count];
     for no in 0..3 {
@@ -160,7 +138,7 @@ fn a_split_model_is_one_source() {
         let bytes = GgufWriter::new().alignment(alignment).to_bytes(&part).unwrap();
         dir.write(&format!("tiny-{:05}-of-00003.gguf", no + 1), &bytes);
     }
-    let mut gguf = Gguf::open(dir.0.join("tiny-00001-of-00003.gguf")).unwrap();
+    let mut gguf = Gguf::open(dir.path().join("tiny-00001-of-00003.gguf")).unwrap();
     assert_eq!(gguf.num_parts(), 3);
     let mut expected = whole.clone();
     expected.set("split.no", 0u32);
@@ -174,7 +152,7 @@ fn a_split_model_is_one_source() {
             scope.spawn(|| assert_same(&expected, source));
         }
     });
-    gguf = Gguf::open(dir.0.join("tiny-00001-of-00003.gguf")).unwrap();
+    gguf = Gguf::open(dir.path().join("tiny-00001-of-00003.gguf")).unwrap();
     assert!(format!("{gguf:?}").len() < 300, "Debug does not print the vocabulary");
 }
 
@@ -182,7 +160,7 @@ fn a_split_model_is_one_source() {
 fn a_file_that_shrinks_while_it_is_open_gives_an_error() {
     let source = TinyModel::llama().build().unwrap();
     let bytes = GgufWriter::new().to_bytes(&source).unwrap();
-    let dir = TempDir::new("shrink");
+    let dir = TempDir::new();
     let path = dir.write("model.gguf", &bytes);
     let gguf = Gguf::open(&path).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(bytes.len() as u64 / 2).unwrap();
@@ -195,7 +173,7 @@ fn a_file_that_shrinks_while_it_is_open_gives_an_error() {
 #[test]
 fn reads_outside_a_tensor_are_refused() {
     let source = TinyModel::llama().build().unwrap();
-    let dir = TempDir::new("ranges");
+    let dir = TempDir::new();
     let gguf = Gguf::open(dir.write("m.gguf", &GgufWriter::new().to_bytes(&source).unwrap())).unwrap();
     let info = gguf.tensor("blk.0.attn_norm.weight").unwrap();
     assert_eq!(info.size_in_bytes, 256);

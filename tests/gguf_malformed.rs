@@ -2,15 +2,17 @@
 // The counting allocator below is the one place outside of the kernels that cannot do without.
 #![allow(unsafe_code)]
 
+mod temp_dir;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use candlewick::source::{Dtype, Gguf, Memory, WeightSource};
 use candlewick::testing::{GgufWriter, TinyModel};
 use candlewick::{Error, SourceError};
 use proptest::prelude::*;
+use temp_dir::TempDir;
 
 // Memory that each thread holds: tests run side by side.
 thread_local! {
@@ -68,31 +70,6 @@ fn measured<T>(f: impl FnOnce() -> T) -> (T, isize, isize) {
     PEAK.set(before);
     let result = f();
     (result, PEAK.get() - before, LIVE.get() - before)
-}
-
-/// A directory that goes away with the test.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new() -> TempDir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("candlewick-malformed-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        TempDir(path)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn error_at(path: &Path) -> SourceError {
@@ -309,8 +286,8 @@ fn what_is_not_gguf() {
 #[test]
 fn what_is_not_a_file() {
     let dir = TempDir::new();
-    assert_error!(error_at(&dir.0), NotAFile, "directory");
-    assert_error!(error_at(&dir.0.join("absent.gguf")), Io, "absent.gguf");
+    assert_error!(error_at(dir.path()), NotAFile, "directory");
+    assert_error!(error_at(&dir.path().join("absent.gguf")), Io, "absent.gguf");
     #[cfg(unix)]
     assert_error!(error_at(Path::new("/dev/null")), NotAFile, "/dev/null");
 }
@@ -446,13 +423,18 @@ fn split_models() {
     part(&dir, 3, 3, [("a", 1), ("b", 2), ("c", 3)]);
     assert_error!(error_at(&first), InconsistentSplit, "split.no 2", "no such key");
     part(&dir, 3, 3, keys(2, 3, 3));
-    std::fs::copy(&first, dir.0.join("renamed.gguf")).unwrap();
-    assert_error!(error_at(&dir.0.join("renamed.gguf")), InconsistentSplit, "renamed.gguf", "-00001-of-00003.gguf");
+    std::fs::copy(&first, dir.path().join("renamed.gguf")).unwrap();
+    assert_error!(
+        error_at(&dir.path().join("renamed.gguf")),
+        InconsistentSplit,
+        "renamed.gguf",
+        "-00001-of-00003.gguf"
+    );
 
     let first = part(&dir, 1, 3, keys(0, 3, 4));
     assert_error!(error_at(&first), InconsistentSplit, "4 tensors", "3");
     let path = part(&dir, 1, 3, keys(0, 3, 3));
-    std::fs::copy(&path, dir.0.join("m-00002-of-00003.gguf")).unwrap();
+    std::fs::copy(&path, dir.path().join("m-00002-of-00003.gguf")).unwrap();
     assert_error!(error_at(&path), InconsistentSplit, "m-00002-of-00003.gguf");
     let huge = part(&dir, 1, 100_000, keys(0, 100_000, 3));
     assert_error!(error_at(&huge), InvalidKey, "`split.count`", "65535", "100000");

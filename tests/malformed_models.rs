@@ -1,9 +1,12 @@
 //! Models whose files are readable but wrong: every fault is a typed error that names it, and never a panic.
 
+mod temp_dir;
+
 use candlewick::source::{Array, Dtype, Memory, Value};
 use candlewick::testing::{GgufWriter, TinyModel};
 use candlewick::{Engine, Error, Event, Gguf, Message, ModelError, Request, SourceError, WeightSource};
 use proptest::prelude::*;
+use temp_dir::TempDir;
 
 fn models() -> Vec<(&'static str, Memory)> {
     [("llama", TinyModel::llama()), ("qwen2", TinyModel::qwen2()), ("gemma3", TinyModel::gemma3())]
@@ -238,13 +241,10 @@ proptest! {
             let at = index.index(bytes.len());
             bytes[at] ^= 1 << bit;
         }
-        let folder = std::env::temp_dir().join(format!("candlewick-flips-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("model.gguf");
-        std::fs::write(&path, &bytes).unwrap();
+        let folder = TempDir::new();
+        let path = folder.write("model.gguf", &bytes);
         if let Ok(mut engine) = Gguf::open(&path).and_then(build) {
             run(&mut engine);
         }
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

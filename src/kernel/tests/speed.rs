@@ -44,7 +44,7 @@ fn ceilings_are_measured() {
 }
 
 #[test]
-#[ignore = "prints rates, checks nothing"]
+#[ignore = "prints rates, checks nothing: cargo test --release --lib rates -- --ignored --nocapture"]
 fn rates() {
     let mut random = Random(1);
     let cpu = cpu(KernelLevel::detect(), 1);
