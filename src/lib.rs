@@ -84,6 +84,7 @@ mod model;
 mod schedule;
 mod weights;
 
+pub mod draft;
 pub mod engine;
 pub mod sample;
 pub mod stream;

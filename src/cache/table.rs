@@ -58,7 +58,7 @@ impl CacheLayout {
 }
 
 /// The blocks of one sequence.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SequenceCache {
     /// `[layer][index / 32]`.
     tables: Vec<Vec<u32>>,
@@ -119,6 +119,26 @@ impl SequenceCache {
                 arena.release(std::mem::replace(slot, FREED));
             }
         }
+    }
+
+    /// A copy with blocks of its own.
+    pub(crate) fn fork(&self, arena: &mut BlockArena) -> crate::Result<SequenceCache> {
+        let mut copy = SequenceCache { tables: Vec::new(), reserved: self.reserved, len: self.len };
+        for table in &self.tables {
+            let mut twins = Vec::new();
+            for &block in table {
+                twins.push(match block {
+                    FREED => FREED,
+                    block => {
+                        let twin = arena.allocate().map_err(|_| crate::ResourceError::OutOfMemory)?;
+                        arena.blocks_mut().copy(block, twin);
+                        twin
+                    }
+                });
+            }
+            copy.tables.push(twins);
+        }
+        Ok(copy)
     }
 
     /// Gives all blocks back.

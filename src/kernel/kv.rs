@@ -150,6 +150,39 @@ impl KvBlocks {
         }
     }
 
+    /// Reads one token's key, `[kv_heads][head_dim]`, widened.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[cfg(any(test, feature = "testing"))]
+    pub fn read_key(&self, block: u32, offset: usize, key: &mut [f32]) {
+        let KvShape { kv_heads, head_dim } = self.shape;
+        assert!(offset < BLOCK_TOKENS && key.len() == kv_heads * head_dim, "kv read");
+        let (segment, start) = self.range(block);
+        for (i, key) in key.iter_mut().enumerate() {
+            let panel = start + 2 * (i / head_dim) * self.shape.panel_len();
+            let at = panel + i % head_dim * BLOCK_TOKENS + offset;
+            *key = match (&self.segments[segment], self.format) {
+                (Storage::F32(data), _) => data[at],
+                (Storage::Half(data), KvFormat::F16) => f16::from_bits(data[at]).to_f32(),
+                (Storage::Half(data), _) => bf16::from_bits(data[at]).to_f32(),
+            };
+        }
+    }
+
+    /// Copies.
+    pub fn copy(&mut self, from: u32, to: u32) {
+        let len = self.shape.block_len();
+        let ((a, i), (b, j)) = (self.range(from), self.range(to));
+        if let Storage::F32(data) = &self.segments[a] {
+            let data = data[i..i + len].to_vec();
+            if let Storage::F32(out) = &mut self.segments[b] { out[j..j + len].copy_from_slice(&data); }
+        } else if let Storage::Half(data) = &self.segments[a] {
+            let data = data[i..i + len].to_vec();
+            if let Storage::Half(out) = &mut self.segments[b] { out[j..j + len].copy_from_slice(&data); }
+        }
+    }
+
     /// Widens the K panel `[head_dim][32]` of one head of a block.
     pub(super) fn load_keys(&self, cpu: &Cpu, block: u32, head: usize, out: &mut [f32]) {
         let at = 2 * head * self.shape.panel_len();

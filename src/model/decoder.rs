@@ -3,8 +3,9 @@
 use super::arch;
 use super::layer::{Layer, Linear};
 use super::spec::{DecoderSpec, LayerSpec};
-use crate::cache::{BlockArena, SequenceCache};
-use crate::kernel::{self, Activations, AttentionShape, AttentionSpan, Cpu, PackedMatrix, Precision, BLOCK_TOKENS};
+use super::{Model, Span, TakeLogits};
+use crate::cache::{BlockArena, CacheLayout};
+use crate::kernel::{self, Activations, AttentionShape, AttentionSpan, Cpu, KvShape, PackedMatrix, Precision, BLOCK_TOKENS};
 use crate::source::WeightSource;
 use crate::types::TokenId;
 use crate::weights::{Progress, Weights};
@@ -12,12 +13,6 @@ use crate::Result;
 
 /// Rows whose logits are computed at a time when many are asked for.
 const LOGIT_ROWS: usize = 64;
-
-/// Consecutive new tokens of one sequence. Their blocks are reserved; the cache's length is the first one's index.
-pub(crate) struct Span<'a> {
-    pub(crate) tokens: &'a [TokenId],
-    pub(crate) cache: &'a SequenceCache,
-}
 
 /// Weights with what a forward needs to run them.
 pub(crate) struct Decoder {
@@ -79,37 +74,6 @@ impl Decoder {
         Ok(Decoder { spec, cpu: cpu.clone(), precision, embedding, head, layers, output_norm, workspace })
     }
 
-    pub(crate) fn spec(&self) -> &DecoderSpec {
-        &self.spec
-    }
-
-    /// Bytes of all packed matrices.
-    pub(crate) fn size_in_bytes(&self) -> usize {
-        let head = self.head.as_ref().map_or(0, PackedMatrix::size_in_bytes);
-        self.embedding.size_in_bytes() + head + self.layers.iter().map(Layer::size_in_bytes).sum::<usize>()
-    }
-
-    /// Runs the rows of all spans, writes their keys and values, and hands the logits of `wanted` rows (ascending,
-    /// counted over all spans) to `take`, some rows at a time: `take(first, logits)` gets `[n][vocab]` for
-    /// `wanted[first..first + n]`.
-    pub(crate) fn forward(
-        &mut self,
-        arena: &mut BlockArena,
-        spans: &[Span<'_>],
-        wanted: &[usize],
-        take: &mut dyn FnMut(usize, &mut [f32]),
-    ) {
-        let rows = spans.iter().map(|s| s.tokens.len()).sum();
-        if rows == 0 {
-            return;
-        }
-        self.embed(spans, rows);
-        for index in 0..self.layers.len() {
-            self.attention(arena, spans, index, rows);
-            self.feed_forward(index, rows);
-        }
-        self.logits(wanted, take);
-    }
 
     fn embed(&mut self, spans: &[Span<'_>], rows: usize) {
         let Decoder { spec, cpu, embedding, workspace: w, .. } = self;
@@ -210,7 +174,7 @@ impl Decoder {
         kernel::add(cpu, &mut w.x, &w.block);
     }
 
-    fn logits(&mut self, wanted: &[usize], take: &mut dyn FnMut(usize, &mut [f32])) {
+    fn logits(&mut self, wanted: &[usize], take: &mut TakeLogits<'_>) {
         let Decoder { spec, cpu, precision, embedding, head, output_norm, workspace: w, .. } = self;
         let (hidden, head) = (spec.hidden_size, head.as_ref().unwrap_or(embedding));
         for (chunk, rows) in wanted.chunks(LOGIT_ROWS).enumerate() {
@@ -227,6 +191,48 @@ impl Decoder {
             }
             take(chunk * LOGIT_ROWS, &mut w.logits);
         }
+    }
+}
+
+impl Model for Decoder {
+    fn vocab_size(&self) -> usize {
+        self.spec.vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.spec.context_length
+    }
+
+    fn kv_shape(&self) -> KvShape {
+        self.spec.kv
+    }
+
+    fn cache_layout(&self) -> CacheLayout {
+        self.spec.cache_layout()
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        let head = self.head.as_ref().map_or(0, PackedMatrix::size_in_bytes);
+        self.embedding.size_in_bytes() + head + self.layers.iter().map(Layer::size_in_bytes).sum::<usize>()
+    }
+
+    fn forward(
+        &mut self,
+        arena: &mut BlockArena,
+        spans: &[Span<'_>],
+        wanted: &[usize],
+        take: &mut TakeLogits<'_>,
+    ) -> Result<()> {
+        let rows = spans.iter().map(|s| s.tokens.len()).sum();
+        if rows > 0 {
+            self.embed(spans, rows);
+            for index in 0..self.layers.len() {
+                self.attention(arena, spans, index, rows);
+                self.feed_forward(index, rows);
+            }
+            self.logits(wanted, take);
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Knows the formats that `source` reads; no part of the library outside of tests may use this module.
 
+mod drafter;
 mod gguf_writer;
 mod k_quants;
 mod quantize;
@@ -11,6 +12,7 @@ mod tiny;
 mod vocabulary;
 mod weights;
 
+pub use drafter::check_drafter;
 pub use gguf_writer::GgufWriter;
 pub use quantize::quantize_blocks;
 pub use tiny::{Architecture, TinyModel};
