@@ -10,7 +10,7 @@ fn engine(model: &TinyModel, set: impl Fn(EngineBuilder) -> EngineBuilder) -> En
 }
 
 fn models() -> Vec<TinyModel> {
-    vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::gemma3()]
+    vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::qwen3(), TinyModel::gemma3()]
 }
 
 /// Token prompts of mixed lengths, below every tiny vocabulary's size.
