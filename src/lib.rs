@@ -54,7 +54,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
-//! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, memory, the hub |
+//! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, safetensors directories, memory, the hub |
 //! | [`tokenizer`] | text to tokens and back, chat templates |
 //! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
 //! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
@@ -102,6 +102,6 @@ pub use error::{
 #[cfg(feature = "hub")]
 pub use error::{HubError, HubErrorKind};
 pub use kernel::{KernelLevel, KvFormat, Precision};
-pub use source::{Gguf, WeightSource};
+pub use source::{Gguf, Safetensors, WeightSource};
 pub use tokenizer::{ChatTemplate, EncodeOptions, Message, Tokenizer};
 pub use types::{FinishReason, SequenceId, TokenId};

@@ -14,9 +14,45 @@ const READ_BYTES: usize = 8 << 20;
 /// Called while loading with the bytes done and the bytes in all; `false` cancels.
 pub(crate) type Progress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
+/// How a source's tensors differ from what the model computes with; undone while they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conventions {
+    /// Added to the weights of norms.
+    pub(crate) norm_offset: f32,
+    /// Rows of q and k that rotate together lie side by side; they come out half a head apart.
+    pub(crate) interleaved: Option<Interleaved>,
+}
+
+/// The arrangement of the llama family's GGUF files: row 2j + s of a head belongs at s · head_dim / 2 + j.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interleaved {
+    /// Even.
+    pub(crate) head_dim: usize,
+    /// Rows of q and k together, which come first in a fused tensor.
+    pub(crate) rows: usize,
+}
+
+impl Interleaved {
+    /// The rows of this tensor that are interleaved, counted from its first.
+    fn rows_of(&self, name: &str) -> usize {
+        match name.rsplit('.').nth(1) {
+            Some("attn_q" | "attn_k") => usize::MAX,
+            Some("attn_qkv") => self.rows,
+            _ => 0,
+        }
+    }
+
+    /// Where the row that belongs at `row` is stored.
+    fn stored(&self, row: usize) -> usize {
+        let (half, in_head) = (self.head_dim / 2, row % self.head_dim);
+        row - in_head + 2 * (in_head % half) + in_head / half
+    }
+}
+
 /// A source with what is needed to take tensors out of it.
 pub(crate) struct Weights<'a> {
     source: &'a dyn WeightSource,
+    conventions: Conventions,
     cpu: &'a Cpu,
     progress: &'a mut Progress<'a>,
     done: u64,
@@ -26,7 +62,12 @@ pub(crate) struct Weights<'a> {
 impl<'a> Weights<'a> {
     pub(crate) fn new(source: &'a dyn WeightSource, cpu: &'a Cpu, progress: &'a mut Progress<'a>) -> Weights<'a> {
         let total = source.tensors().iter().map(|t| t.size_in_bytes as u64).fold(0, u64::saturating_add);
-        Weights { source, cpu, progress, done: 0, total }
+        Weights { source, conventions: Conventions::default(), cpu, progress, done: 0, total }
+    }
+
+    /// Says how the tensors that are read from now on are stored.
+    pub(crate) fn set_conventions(&mut self, conventions: Conventions) {
+        self.conventions = conventions;
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -69,10 +110,34 @@ impl<'a> Weights<'a> {
     }
 
     fn read(&mut self, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
-        self.source.read(name, offset as u64, buffer)?;
+        match self.conventions.interleaved {
+            Some(interleaved) if interleaved.rows_of(name) > 0 => {
+                self.read_interleaved(interleaved, name, offset, buffer)?
+            }
+            _ => self.source.read(name, offset as u64, buffer)?,
+        }
         self.done += buffer.len() as u64;
         if !(self.progress)(self.done, self.total.max(self.done)) {
             return Err(SourceError::Cancelled { source_name: self.source.name().to_string() }.into());
+        }
+        Ok(())
+    }
+
+    /// Reads whole rows and puts them where they belong: exact for every type, as no block reaches over a row's end.
+    fn read_interleaved(&self, how: Interleaved, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
+        let info = self.info(name)?;
+        let rows = info.shape[0];
+        let row_bytes = info.size_in_bytes / rows;
+        let (begin, end) = (offset / row_bytes, (offset + buffer.len()) / row_bytes);
+        // Whole heads, so that every row that belongs here is among them.
+        let first = begin - begin % how.head_dim;
+        let last = end.next_multiple_of(how.head_dim).min(rows);
+        let mut heads = vec![0; (last - first) * row_bytes];
+        self.source.read(name, (first * row_bytes) as u64, &mut heads)?;
+        let interleaved = how.rows_of(name);
+        for (row, to) in (begin..end).zip(buffer.chunks_exact_mut(row_bytes)) {
+            let stored = if row < interleaved { how.stored(row) } else { row };
+            to.copy_from_slice(&heads[(stored - first) * row_bytes..][..row_bytes]);
         }
         Ok(())
     }
@@ -84,6 +149,9 @@ impl<'a> Weights<'a> {
         self.read(name, 0, &mut bytes)?;
         let mut values = vec![0.0; len];
         kernel::dequantize(dtype, &bytes, &mut values)?;
+        if name.rsplit('.').nth(1).is_some_and(|module| module.ends_with("norm")) {
+            values.iter_mut().for_each(|w| *w += self.conventions.norm_offset);
+        }
         Ok(values)
     }
 

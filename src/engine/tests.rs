@@ -11,7 +11,7 @@ pub(super) fn engine(model: &TinyModel, set: impl Fn(EngineBuilder) -> EngineBui
 }
 
 pub(super) fn models() -> Vec<TinyModel> {
-    vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::gemma3()]
+    vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::qwen3(), TinyModel::gemma3()]
 }
 
 /// Token prompts of mixed lengths, below every tiny vocabulary's size.

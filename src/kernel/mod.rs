@@ -28,7 +28,7 @@ pub use attention::{attention, AttentionShape, AttentionSpan};
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
 pub use matmul::matmul;
-pub use ops::{add, add_bias, gate, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation, RopePairing};
+pub use ops::{add, add_bias, gate, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation};
 pub use packed::PackedMatrix;
 pub use pool::Pool;
 pub use scalar::dequantize;

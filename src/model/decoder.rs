@@ -61,6 +61,7 @@ impl Decoder {
     ) -> Result<Decoder> {
         let mut weights = Weights::new(source, cpu, progress);
         let spec = arch::spec(source.metadata(), &mut weights)?;
+        weights.set_conventions(spec.conventions);
         let (vocab, hidden) = (spec.vocab_size, spec.hidden_size);
         let embedding = weights.matrix("token_embd.weight", vocab, hidden)?;
         let head = match weights.has("output.weight") {
@@ -121,8 +122,8 @@ impl Decoder {
             }
         }
         let (cos, sin) = &w.angles[*rope];
-        kernel::rope(cpu, &mut w.q, spec.heads, head_dim, spec.pairing, cos, sin);
-        kernel::rope(cpu, &mut w.k, kv_heads, head_dim, spec.pairing, cos, sin);
+        kernel::rope(cpu, &mut w.q, spec.heads, head_dim, cos, sin);
+        kernel::rope(cpu, &mut w.k, kv_heads, head_dim, cos, sin);
 
         let width = spec.kv_width();
         let mut row = 0;
