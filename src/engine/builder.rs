@@ -10,6 +10,7 @@ use crate::cache::BlockArena;
 use crate::candle::Device;
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
 use crate::model::Decoder;
+use crate::quant::{Quantizer, Stored};
 use crate::sample::{Chain, Distribution, Sampler};
 use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
@@ -29,6 +30,8 @@ pub struct EngineBuilder {
     pool: Option<Arc<Pool>>,
     level: Option<KernelLevel>,
     precision: Precision,
+    quantizer: Box<dyn Quantizer>,
+    require_invariance: bool,
     kv_format: Option<KvFormat>,
     max_context: Option<usize>,
     max_sequences: usize,
@@ -55,6 +58,8 @@ impl EngineBuilder {
             pool: None,
             level: None,
             precision: Precision::Int8Activations,
+            quantizer: Box::new(Stored),
+            require_invariance: false,
             kv_format: None,
             max_context: None,
             max_sequences: MAX_SEQUENCES,
@@ -94,6 +99,21 @@ impl EngineBuilder {
     /// Precision of the activations in matrix products; default: 8 bits on quantized weights.
     pub fn precision(mut self, precision: Precision) -> EngineBuilder {
         self.precision = precision;
+        self
+    }
+
+    /// How weights are kept; default: [`Stored`], in the file's formats. [`Requantize`](crate::quant::Requantize)
+    /// changes them while they load.
+    pub fn quantizer(mut self, quantizer: impl Quantizer) -> EngineBuilder {
+        self.quantizer = Box::new(quantizer);
+        self
+    }
+
+    /// Whether the build fails with a quantizer whose results depend on the other rows of a step
+    /// ([`QuantizedMatrix::row_invariant`](crate::quant::QuantizedMatrix::row_invariant)); default: no. Everything that
+    /// this crate provides is invariant.
+    pub fn require_invariance(mut self, required: bool) -> EngineBuilder {
+        self.require_invariance = required;
         self
     }
 
@@ -175,7 +195,11 @@ impl EngineBuilder {
                 None => None,
             },
         };
-        let decoder = Decoder::load(&*self.source, &cpu, self.precision, &mut *self.progress)?;
+        let decoder = Decoder::load(&*self.source, &cpu, self.precision, &*self.quantizer, &mut *self.progress)?;
+        if self.require_invariance && !decoder.row_invariant() {
+            let (quantizer, other) = (self.quantizer.name().to_string(), "`require_invariance(true)`".to_string());
+            return Err(BuildError::NotRowInvariant { quantizer, other }.into());
+        }
         let spec = decoder.spec();
         let context = self.max_context.unwrap_or(spec.context_length);
         in_range("max_context", context, 1, spec.context_length)?;

@@ -23,6 +23,7 @@ pub use request::Request;
 use crate::cache::{BlockArena, CacheLayout};
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool};
 use crate::model::Decoder;
+use crate::quant::MatrixInfo;
 use crate::sample::{Distribution, Sampler};
 use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
@@ -172,6 +173,12 @@ impl Engine {
     /// Bytes of the weight matrices in memory.
     pub fn weights_in_bytes(&self) -> usize {
         self.decoder.size_in_bytes()
+    }
+
+    /// Every weight matrix, what it is stored as and the memory it takes: the embedding if it is not the head, the
+    /// head, then the layers in order.
+    pub fn matrices(&self) -> Vec<MatrixInfo> {
+        self.decoder.matrices().collect()
     }
 
     /// Blocks of the KV cache (32 tokens of one layer) that requests hold now.

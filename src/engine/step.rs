@@ -95,11 +95,14 @@ impl Engine {
         }
         let vocab = decoder.spec().vocab_size;
         let mut choices = Vec::with_capacity(choosers.len());
-        decoder.forward(arena, &spans, &wanted, &mut |first, logits| {
+        let run = decoder.forward(arena, &spans, &wanted, &mut |first, logits| {
             for ((id, sequence, sampling), logits) in choosers[first..].iter_mut().zip(logits.chunks_exact_mut(vocab)) {
                 choices.push((*id, sampling.choose(sequence, logits, masked, distribution)));
             }
         });
+        if let Err(error) = run {
+            return shares.iter().map(|(id, _)| (*id, Err(error.clone().into()))).collect();
+        }
         for (id, rows) in shares {
             if let Some(answer) = running.iter_mut().find(|a| a.id == *id) {
                 answer.sequence.cache.advance(layout, arena, *rows);

@@ -5,7 +5,6 @@
 //! Knows the formats that `source` reads; no part of the library outside of tests may use this module.
 
 mod gguf_writer;
-mod k_quants;
 mod quantize;
 mod tiny;
 mod vocabulary;
