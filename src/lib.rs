@@ -57,6 +57,7 @@
 //! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, safetensors directories, memory, the hub |
 //! | [`tokenizer`] | text to tokens and back, chat templates |
 //! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
+//! | [`quant`] | how weights are kept and multiplied: trait [`quant::Quantizer`], requantization at load |
 //! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
 //! | [`stream`] | stop strings |
 //! | [`engine`] | builder, requests, steps, events |
@@ -76,6 +77,7 @@ mod error;
 mod types;
 
 pub mod kernel;
+pub mod quant;
 pub mod source;
 pub mod tokenizer;
 
@@ -96,7 +98,7 @@ pub mod testing;
 pub use candle_core as candle;
 pub use engine::{Engine, EngineBuilder, Event, Generation, Output, Piece, Request, Score, Usage};
 pub use error::{
-    BuildError, Error, KernelError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
+    BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
     TokenizerError,
 };
 #[cfg(feature = "hub")]

@@ -13,6 +13,7 @@ use crate::draft::{DraftContext, Drafter};
 use crate::candle::Device;
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
 use crate::model::{Decoder, Model};
+use crate::quant::{Quantizer, Stored};
 use crate::sample::{Chain, Distribution, Sampler};
 use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
@@ -35,6 +36,8 @@ pub struct EngineBuilder {
     pool: Option<Arc<Pool>>,
     level: Option<KernelLevel>,
     precision: Precision,
+    quantizer: Box<dyn Quantizer>,
+    require_invariance: bool,
     kv_format: Option<KvFormat>,
     max_context: Option<usize>,
     max_sequences: usize,
@@ -65,6 +68,8 @@ impl EngineBuilder {
             pool: None,
             level: None,
             precision: Precision::Int8Activations,
+            quantizer: Box::new(Stored),
+            require_invariance: false,
             kv_format: None,
             max_context: None,
             max_sequences: MAX_SEQUENCES,
@@ -108,6 +113,21 @@ impl EngineBuilder {
     /// Precision of the activations in matrix products; default: 8 bits on quantized weights.
     pub fn precision(mut self, precision: Precision) -> EngineBuilder {
         self.precision = precision;
+        self
+    }
+
+    /// How weights are kept; default: [`Stored`], in the file's formats. [`Requantize`](crate::quant::Requantize)
+    /// changes them while they load.
+    pub fn quantizer(mut self, quantizer: impl Quantizer) -> EngineBuilder {
+        self.quantizer = Box::new(quantizer);
+        self
+    }
+
+    /// Whether the build fails with a quantizer whose results depend on the other rows of a step
+    /// ([`QuantizedMatrix::row_invariant`](crate::quant::QuantizedMatrix::row_invariant)); default: no. Everything that
+    /// this crate provides is invariant.
+    pub fn require_invariance(mut self, required: bool) -> EngineBuilder {
+        self.require_invariance = required;
         self
     }
 
@@ -211,6 +231,17 @@ impl EngineBuilder {
             },
         };
         let model = self.model(&cpu)?;
+        if !model.row_invariant() {
+            let other = match (&self.drafter, self.require_invariance) {
+                (_, true) => Some("`require_invariance(true)`".to_string()),
+                (Some(drafter), _) => Some(format!("the drafter `{}`", drafter.name())),
+                (None, false) => None,
+            };
+            if let Some(other) = other {
+                let quantizer = self.quantizer.name().to_string();
+                return Err(BuildError::NotRowInvariant { quantizer, other }.into());
+            }
+        }
         let context = self.max_context.unwrap_or(model.context_length());
         in_range("max_context", context, 1, model.context_length())?;
         in_range("max_sequences", self.max_sequences, 1, 1 << 16)?;
@@ -273,7 +304,7 @@ impl EngineBuilder {
             let (vocab_size, context_length) = crate::model::Scripted::sizes(self.source.metadata())?;
             return Ok(Box::new(crate::model::Scripted { vocab_size, context_length, script }));
         }
-        Ok(Box::new(Decoder::load(&*self.source, cpu, self.precision, &mut *self.progress)?))
+        Ok(Box::new(Decoder::load(&*self.source, cpu, self.precision, &*self.quantizer, &mut *self.progress)?))
     }
 
     fn cpu(&self) -> Result<Cpu> {

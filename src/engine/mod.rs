@@ -25,6 +25,7 @@ pub use request::Request;
 use crate::cache::{BlockArena, CacheLayout};
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool};
 use crate::model::Model;
+use crate::quant::MatrixInfo;
 use crate::sample::{Distribution, Sampler};
 use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
@@ -186,7 +187,13 @@ impl Engine {
 
     /// Bytes of the weight matrices in memory.
     pub fn weights_in_bytes(&self) -> usize {
-        self.model.size_in_bytes()
+        self.model.matrices().iter().map(|matrix| matrix.size_in_bytes).sum()
+    }
+
+    /// Every weight matrix, what it is stored as and the memory it takes: the embedding if it is not the head, the
+    /// head, then the layers in order.
+    pub fn matrices(&self) -> Vec<MatrixInfo> {
+        self.model.matrices()
     }
 
     /// Blocks of the KV cache (32 tokens of one layer) that requests hold now.

@@ -14,7 +14,7 @@ impl Engine {
     ///
     /// # Errors
     /// No tokens, tokens outside the vocabulary, more than the context, `first` beyond the end, a KV cache that
-    /// running requests have claimed, logits that are not finite.
+    /// running requests have claimed, logits that are not finite, a quantizer's matrix that fails.
     pub fn score(&mut self, tokens: &[TokenId], first: usize) -> Result<Score> {
         self.check_tokens(tokens)?;
         let (prompt, context) = (tokens.len(), self.context);

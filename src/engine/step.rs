@@ -181,7 +181,8 @@ impl Engine {
                         Use::Choose => {}
                     }
                 }
-            })
+            })?;
+            Ok(())
         });
         drop(spans);
         for ((share, before), mut cache) in shares.iter().zip(lengths).zip(caches) {
@@ -221,12 +222,15 @@ impl Engine {
 
     /// The step could not be computed: all requests that took part in it end.
     fn fail(&mut self, shares: &[Share], error: Error) -> Vec<Happened> {
-        let (name, message) = match error {
-            Error::Extension { name, message, .. } => (name, message),
-            other => ("forward".to_string(), other.to_string()),
+        let again = |error: &Error| match error {
+            Error::Matmul(error) => error.clone().into(),
+            other => Error::Extension { room: "model", name: "forward".to_string(), message: other.to_string() },
         };
-        let error = || Error::Extension { room: "model", name: name.clone(), message: message.clone() };
-        shares.iter().map(|share| Happened { id: self.running[share.index].id, result: Err(error()) }).collect()
+        let mut happened: Vec<Happened> = Vec::new();
+        for share in shares {
+            happened.push(Happened { id: self.running[share.index].id, result: Err(again(&error)) });
+        }
+        happened
     }
 
     /// Takes an answer out, frees its blocks and reports its end; `false` if there is none of this name.

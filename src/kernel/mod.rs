@@ -4,6 +4,7 @@
 mod activations;
 mod attention;
 mod chunks;
+mod dense;
 mod float;
 mod format;
 mod int8;
@@ -25,6 +26,7 @@ mod tests;
 
 pub use activations::{Activations, Precision};
 pub use attention::{attention, AttentionShape, AttentionSpan};
+pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
 pub use matmul::matmul;

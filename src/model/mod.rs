@@ -15,9 +15,10 @@ pub(crate) use decoder::Decoder;
 pub(crate) use scripted::{Script, Scripted};
 
 use crate::cache::{BlockArena, CacheLayout, SequenceCache};
+use crate::error::MatmulError;
 use crate::kernel::KvShape;
+use crate::quant::MatrixInfo;
 use crate::types::TokenId;
-use crate::Result;
 
 /// Consecutive new tokens of one sequence. Their blocks are reserved; the cache's length is the first one's index.
 pub(crate) struct Span<'a> {
@@ -42,19 +43,22 @@ pub(crate) trait Model: Send {
     /// How the layers' caches are grouped.
     fn cache_layout(&self) -> CacheLayout;
 
-    /// Bytes of the weight matrices in memory.
-    fn size_in_bytes(&self) -> usize;
+    /// Every matrix: the embedding if it is not the head, the head, the layers.
+    fn matrices(&self) -> Vec<MatrixInfo>;
+
+    /// Whether a row's results depend on that row alone, whatever runs beside it.
+    fn row_invariant(&self) -> bool;
 
     /// Runs the rows of all spans, writes their keys and values, and hands the logits of `wanted` rows (ascending,
     /// counted over all spans) to `take`.
     ///
     /// # Errors
-    /// A matrix or device that failed; no row of the step counts then.
+    /// A quantizer's matrix that fails or panics. What was written to the blocks of the spans means nothing then.
     fn forward(
         &mut self,
         arena: &mut BlockArena,
         spans: &[Span<'_>],
         wanted: &[usize],
         take: &mut TakeLogits<'_>,
-    ) -> Result<()>;
+    ) -> Result<(), MatmulError>;
 }

@@ -5,7 +5,9 @@
 
 use super::{Model, Span, TakeLogits};
 use crate::cache::{BlockArena, CacheLayout};
+use crate::error::MatmulError;
 use crate::kernel::{KvShape, BLOCK_TOKENS};
+use crate::quant::MatrixInfo;
 use crate::source::Metadata;
 use crate::types::TokenId;
 use crate::Result;
@@ -49,8 +51,12 @@ impl Model for Scripted {
         CacheLayout::new([None])
     }
 
-    fn size_in_bytes(&self) -> usize {
-        0
+    fn matrices(&self) -> Vec<MatrixInfo> {
+        Vec::new()
+    }
+
+    fn row_invariant(&self) -> bool {
+        true
     }
 
     fn forward(
@@ -59,7 +65,7 @@ impl Model for Scripted {
         spans: &[Span<'_>],
         wanted: &[usize],
         take: &mut TakeLogits<'_>,
-    ) -> Result<()> {
+    ) -> Result<(), MatmulError> {
         let mut wanted = wanted.iter().copied().enumerate().peekable();
         let mut logits = vec![f32::NEG_INFINITY; self.vocab_size];
         let mut row = 0;

@@ -7,7 +7,6 @@
 
 mod drafter;
 mod gguf_writer;
-mod k_quants;
 mod quantize;
 mod safetensors_writer;
 mod tiny;
