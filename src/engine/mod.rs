@@ -4,6 +4,7 @@ mod answer;
 mod builder;
 mod clock;
 mod generation;
+mod handle;
 mod output;
 mod prompt;
 mod request;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub use builder::EngineBuilder;
 pub use clock::{Clock, SystemClock};
 pub use generation::Generation;
+pub use handle::{EngineHandle, Submission, TokenStream};
 pub use output::{Event, Output, Piece, Score, Usage};
 pub use request::Request;
 
