@@ -96,7 +96,9 @@ pub mod testing;
 
 // The public interface is:
 pub use candle_core as candle;
-pub use engine::{Engine, EngineBuilder, Event, Generation, Output, Piece, Request, Score, Usage};
+pub use engine::{
+    Engine, EngineBuilder, EngineHandle, Event, Generation, Output, Piece, Request, Score, TokenStream, Usage,
+};
 pub use error::{
     BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
     TokenizerError,

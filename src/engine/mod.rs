@@ -5,6 +5,7 @@ mod builder;
 mod clock;
 mod drafting;
 mod generation;
+mod handle;
 mod mask;
 mod output;
 mod prompt;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 pub use builder::EngineBuilder;
 pub use clock::{Clock, SystemClock};
 pub use generation::Generation;
+pub use handle::{EngineHandle, Submission, TokenStream};
 pub use output::{Event, Output, Piece, Score, Usage};
 pub use request::Request;
 

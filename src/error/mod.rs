@@ -63,6 +63,12 @@ pub enum Error {
     /// The machine's memory.
     #[error(transparent)]
     Resources(#[from] ResourceError),
+    /// The engine behind a handle can answer no more.
+    #[error("the engine is not available: {reason}")]
+    Unavailable {
+        /// Why: it was shut down, or what it failed at.
+        reason: String,
+    },
     /// A part that the host brought panicked.
     #[error("the {room} part `{name}` panicked: {message}")]
     Extension {
