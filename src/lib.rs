@@ -100,8 +100,8 @@ pub use engine::{
     Engine, EngineBuilder, EngineHandle, Event, Generation, Output, Piece, Request, Score, TokenStream, Usage,
 };
 pub use error::{
-    BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
-    TokenizerError,
+    BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError,
+    TemplateError, TokenizerError,
 };
 #[cfg(feature = "hub")]
 pub use error::{HubError, HubErrorKind};

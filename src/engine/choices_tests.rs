@@ -25,7 +25,10 @@ fn each_of_several_answers_is_a_function_of_seed_and_index() {
             engine.submit(request(&prompts()[4])).unwrap();
             engine.submit(sampled(&prompts()[1], 3).n(2)).unwrap();
             let outputs = engine.complete_all(sampled(&prompts()[3], 5).n(4)).unwrap();
-            assert_eq!(outputs.iter().map(essence).collect::<Vec<_>>(), expected.iter().map(essence).collect::<Vec<_>>());
+            assert_eq!(
+                outputs.iter().map(essence).collect::<Vec<_>>(),
+                expected.iter().map(essence).collect::<Vec<_>>()
+            );
             while !engine.is_idle() {
                 engine.step().unwrap();
                 engine.check_integrity().unwrap();
@@ -159,7 +162,10 @@ fn prompt_log_probabilities_equal_the_score() {
         let reports = output.prompt_logprobs.as_ref().unwrap();
         assert!(reports.iter().zip(&prompt[1..]).all(|(l, &t)| l.chosen.token == t && l.top.len() == 2));
         let only = engine.complete(request(prompt).prompt_logprobs(0).max_tokens(0)).unwrap();
-        assert_eq!((bits(&only), only.token_ids.len(), only.finish_reason), (expected.clone(), 0, FinishReason::Length));
+        assert_eq!(
+            (bits(&only), only.token_ids.len(), only.finish_reason),
+            (expected.clone(), 0, FinishReason::Length)
+        );
         for output in engine.complete_all(sampled(prompt, 1).prompt_logprobs(0).n(2)).unwrap() {
             assert_eq!(bits(&output), expected);
         }

@@ -209,10 +209,8 @@ fn a_drafter_that_cannot_start_fails_the_build() {
     let mut bad = Engine::builder(TinyModel::llama().build().unwrap()).drafter(Ngram::new(0, 1)).build();
     assert!(bad.unwrap_err().to_string().contains("ngram"));
     for tokens in [0, 65] {
-        bad = Engine::builder(TinyModel::llama().build().unwrap())
-            .drafter(Ngram::default())
-            .draft_tokens(tokens)
-            .build();
+        bad =
+            Engine::builder(TinyModel::llama().build().unwrap()).drafter(Ngram::default()).draft_tokens(tokens).build();
         assert!(bad.unwrap_err().to_string().contains("draft_tokens"));
     }
 }

@@ -109,7 +109,8 @@ impl Engine {
             ends.extend(self.tokenizer.end_of_generation());
         }
         ends.sort_unstable();
-        let min_tokens = in_range("min_tokens", request.min_tokens, 0, max_tokens, "at most `max_tokens` and the context")?;
+        let min_tokens =
+            in_range("min_tokens", request.min_tokens, 0, max_tokens, "at most `max_tokens` and the context")?;
         let deadline = request.deadline.map(|after| self.clock.elapsed().saturating_add(after));
         Ok(Limits { max_tokens, min_tokens, deadline, ends: ends.into() })
     }

@@ -150,8 +150,7 @@ impl Engine {
         // The caches leave their answers for the time of the forward, in which tokens are chosen already.
         let caches: Vec<SequenceCache> =
             shares.iter().map(|share| std::mem::take(&mut running[share.index].sequence.cache)).collect();
-        let spans: Vec<Span<'_>> =
-            tokens.iter().zip(&caches).map(|(tokens, cache)| Span { tokens, cache }).collect();
+        let spans: Vec<Span<'_>> = tokens.iter().zip(&caches).map(|(tokens, cache)| Span { tokens, cache }).collect();
         let mut happened = Vec::new();
         let mut born: Vec<(usize, Answer)> = Vec::new();
         let computed = guarded("model", "matrix products", || {

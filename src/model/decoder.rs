@@ -103,7 +103,6 @@ impl Decoder {
         self.embedding.iter().chain([&self.head]).chain(self.layers.iter().flat_map(Layer::linears))
     }
 
-
     fn embed(&mut self, spans: &[Span<'_>], rows: usize) -> Result<(), MatmulError> {
         let Decoder { spec, cpu, embedding, head, workspace: w, .. } = self;
         let embedding = embedding.as_ref().unwrap_or(head);

@@ -79,7 +79,8 @@ fn propose(
     batch: &mut dyn DraftBatch,
     jobs: Vec<(SequenceId, &[TokenId], usize)>,
 ) -> Result<Vec<Vec<TokenId>>, String> {
-    let mut jobs: Vec<DraftJob<'_>> = jobs.into_iter().map(|(id, tokens, max)| DraftJob::new(id, tokens, max)).collect();
+    let mut jobs: Vec<DraftJob<'_>> =
+        jobs.into_iter().map(|(id, tokens, max)| DraftJob::new(id, tokens, max)).collect();
     batch.propose(&mut jobs).map_err(|e| format!("propose: {e}"))?;
     let drafts: Vec<Vec<TokenId>> = jobs.into_iter().map(DraftJob::into_draft).collect();
     match drafts.iter().flatten().find(|&&token| token as usize >= VOCAB) {

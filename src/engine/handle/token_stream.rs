@@ -19,7 +19,11 @@ use crate::{Error, Result};
 pub(super) enum Item {
     Piece(Piece),
     /// An answer has ended; so many of the same request are still to come.
-    Finished { output: Box<Output>, error: Option<Error>, remaining: usize },
+    Finished {
+        output: Box<Output>,
+        error: Option<Error>,
+        remaining: usize,
+    },
     /// The engine failed; there is no output.
     Lost(Error),
 }
