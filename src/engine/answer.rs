@@ -80,7 +80,8 @@ impl Sampling {
         }
         let Sampling { name, session, seed, .. } = self;
         let position = sequence.tokens.len();
-        let context = SampleContext { prompt: sequence.prompt(), generated: sequence.generated(), position };
+        let noise = NoiseKey { seed: *seed, choice: 0, position: position as u64 };
+        let context = SampleContext { prompt: sequence.prompt(), generated: sequence.generated(), position, noise };
         let vocab_size = logits.len();
         let token = guarded(name, || {
             session.distribution(&context, logits, distribution)?;
@@ -90,7 +91,7 @@ impl Sampling {
                 let reason = format!("token {} has probability, but it is not allowed here", candidate.token);
                 return Err(RequestError::InvalidDistribution { sampler: name.clone(), reason }.into());
             }
-            let token = draw(distribution, &NoiseKey { seed: *seed, choice: 0, position: position as u64 })?;
+            let token = draw(distribution, &noise)?;
             session.observe(token);
             Ok(token)
         })?;

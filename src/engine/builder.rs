@@ -60,7 +60,7 @@ impl EngineBuilder {
             max_sequences: MAX_SEQUENCES,
             kv_tokens: None,
             step_tokens: STEP_TOKENS,
-            sampler: Arc::new(Chain),
+            sampler: Arc::new(Chain::new()),
             template: None,
             clock: Box::new(SystemClock::default()),
             progress: Box::new(|_, _| true),

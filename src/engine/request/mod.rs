@@ -1,5 +1,7 @@
 //! What a host asks for.
 
+mod sampling;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,42 +84,6 @@ impl Request {
     /// The most tokens to generate; default: the rest of the context.
     pub fn max_tokens(mut self, max_tokens: usize) -> Request {
         self.max_tokens = Some(max_tokens);
-        self
-    }
-
-    /// Sampling temperature: 0 (the default) takes the most probable token, 1 samples as the model says.
-    pub fn temperature(mut self, temperature: f32) -> Request {
-        self.params.temperature = Some(temperature);
-        self
-    }
-
-    /// Keeps the k most probable tokens.
-    pub fn top_k(mut self, top_k: u32) -> Request {
-        self.params.top_k = Some(top_k);
-        self
-    }
-
-    /// Keeps the smallest set of most probable tokens with at least this mass, in (0, 1].
-    pub fn top_p(mut self, top_p: f32) -> Request {
-        self.params.top_p = Some(top_p);
-        self
-    }
-
-    /// Keeps tokens with at least this share of the most probable one's probability, in [0, 1].
-    pub fn min_p(mut self, min_p: f32) -> Request {
-        self.params.min_p = Some(min_p);
-        self
-    }
-
-    /// Divides the positive logits of tokens seen before, and multiplies the negative ones; above 0, 1 is neutral.
-    pub fn repetition_penalty(mut self, penalty: f32) -> Request {
-        self.params.repetition_penalty = Some(penalty);
-        self
-    }
-
-    /// All sampling parameters at once.
-    pub fn params(mut self, params: SamplingParams) -> Request {
-        self.params = params;
         self
     }
 
