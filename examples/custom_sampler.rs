@@ -79,7 +79,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     };
     let plain = engine.complete(request())?;
     let varied = engine.complete(request().sampler(NoRepeat { n: 2, chain: Chain::new() }))?;
-    println!("pairs of tokens that repeat: {} without it, {} with it", repeats(&plain.token_ids), repeats(&varied.token_ids));
+    println!(
+        "pairs of tokens that repeat: {} without it, {} with it",
+        repeats(&plain.token_ids),
+        repeats(&varied.token_ids)
+    );
     if repeats(&varied.token_ids) > 0 {
         return Err("a pair of tokens appears twice".into());
     }

@@ -30,8 +30,7 @@ pub(crate) const FREQUENCY_PENALTY: Flag =
 pub(crate) const PRESENCE_PENALTY: Flag =
     flag("presence-penalty", "F", "Subtracted from tokens of the answer [default: 0]");
 pub(crate) const PENALTY_WINDOW: Flag = flag("penalty-window", "N", "The penalties see N tokens [default: all]");
-pub(crate) const DRY_MULTIPLIER: Flag =
-    flag("dry-multiplier", "M", "Penalty on lengthening a repetition [default: 0]");
+pub(crate) const DRY_MULTIPLIER: Flag = flag("dry-multiplier", "M", "Penalty on lengthening a repetition [default: 0]");
 pub(crate) const DRY_BASE: Flag = flag("dry-base", "B", "Growth of DRY's penalty per token [default: 1.75]");
 pub(crate) const DRY_ALLOWED_LENGTH: Flag =
     flag("dry-allowed-length", "N", "Repetition from which DRY acts [default: 2]");
@@ -92,6 +91,7 @@ fn biases(args: &Args) -> Result<Vec<(u32, f32)>> {
         let (id, value) = word.split_once('=')?;
         Some((id.trim().parse().ok()?, value.trim().parse().ok()?))
     };
-    let read = |word| pair(word).ok_or_else(|| format!("--logit-bias: {word:?} is not ID=VALUE, such as 42=-3.5").into());
+    let read =
+        |word| pair(word).ok_or_else(|| format!("--logit-bias: {word:?} is not ID=VALUE, such as 42=-3.5").into());
     text.split(',').map(read).collect()
 }

@@ -72,7 +72,10 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
 /// What is left of `text` behind each of its proper beginnings, whole characters each, that `bytes` ends with.
 fn overlaps<'t>(bytes: &[u8], text: &'t str) -> impl Iterator<Item = &'t str> {
     let cuts = text.char_indices().map(|(at, _)| at).skip(1);
-    cuts.filter(move |&at| bytes.ends_with(&text.as_bytes()[..at])).map(|at| &text[at..]).collect::<Vec<_>>().into_iter()
+    cuts.filter(move |&at| bytes.ends_with(&text.as_bytes()[..at]))
+        .map(|at| &text[at..])
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 #[cfg(test)]

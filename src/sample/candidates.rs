@@ -289,12 +289,7 @@ fn keep_highest(logits: &[f32], k: usize, kept: &mut Vec<Entry>) {
 ///
 /// The order is made piece by piece, each four times as long as the one before: a head that ends early never pays
 /// for sorting the rest.
-fn keep_mass(
-    kept: &mut Vec<Entry>,
-    target: f64,
-    is_ordered: bool,
-    by: impl Fn(&Entry, &Entry) -> Ordering + Copy,
-) {
+fn keep_mass(kept: &mut Vec<Entry>, target: f64, is_ordered: bool, by: impl Fn(&Entry, &Entry) -> Ordering + Copy) {
     let mut ordered = 0;
     let mut piece = 256;
     let mut reached = 0.0f64;

@@ -7,9 +7,7 @@ use crate::sample::candidates::Candidates;
 use crate::sample::dry::Dry;
 use crate::sample::logits::argmax;
 use crate::sample::penalty::{add_bias, Penalties};
-use crate::sample::{
-    Candidate, Distribution, SampleContext, Sampler, SamplerSession, SamplingParams, Stage,
-};
+use crate::sample::{Candidate, Distribution, SampleContext, Sampler, SamplerSession, SamplingParams, Stage};
 use crate::TokenId;
 
 /// Reads every parameter of the request, by default in this order: penalties → DRY → bias → temperature → top-n-sigma
@@ -75,12 +73,8 @@ impl Sampler for Chain {
         params.validate()?;
         let used: Vec<&str> = self.order.iter().flat_map(|stage| stage.parameters()).copied().collect();
         params.allow_only(&used, self.name())?;
-        let mut session = ChainSession {
-            on_row: Vec::new(),
-            filters: Vec::new(),
-            mirostat: None,
-            candidates: Candidates::default(),
-        };
+        let mut session =
+            ChainSession { on_row: Vec::new(), filters: Vec::new(), mirostat: None, candidates: Candidates::default() };
         self.order.iter().try_for_each(|stage| session.add(*stage, params))?;
         Ok(Box::new(session))
     }
@@ -100,13 +94,20 @@ enum Filter {
     /// Also a temperature of 0.
     Best,
     Temperature(f32),
-    DynamicTemperature { temperature: f32, range: f32, exponent: f32 },
+    DynamicTemperature {
+        temperature: f32,
+        range: f32,
+        exponent: f32,
+    },
     TopNSigma(f32),
     TopK(usize),
     Typical(f32),
     TopP(f32),
     MinP(f32),
-    Xtc { probability: f32, threshold: f32 },
+    Xtc {
+        probability: f32,
+        threshold: f32,
+    },
 }
 
 /// Mirostat's state.

@@ -404,9 +404,13 @@ fn draws_of_a_chain_follow_its_distribution() {
         counts[draw(&out, &noise).unwrap() as usize] += 1;
     }
     assert_eq!(counts[0], 0);
-    let chi: f64 = counts[1..].iter().zip([2.0, 3.0, 4.0]).map(|(&n, w)| {
-        let expected = 100_000.0 * w / 9.0;
-        (f64::from(n) - expected).powi(2) / expected
-    }).sum();
+    let chi: f64 = counts[1..]
+        .iter()
+        .zip([2.0, 3.0, 4.0])
+        .map(|(&n, w)| {
+            let expected = 100_000.0 * w / 9.0;
+            (f64::from(n) - expected).powi(2) / expected
+        })
+        .sum();
     assert!(chi < 13.8, "{chi}");
 }

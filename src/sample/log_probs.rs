@@ -62,10 +62,8 @@ pub fn processed_log_probs(distribution: &Distribution, chosen: TokenId, top_n: 
     if sum == 0.0 {
         return Err(RequestError::NoAllowedToken.into());
     }
-    let log_prob_of = |token, probability: f32| TokenLogProb {
-        token,
-        log_prob: (f64::from(probability) / sum).ln() as f32,
-    };
+    let log_prob_of =
+        |token, probability: f32| TokenLogProb { token, log_prob: (f64::from(probability) / sum).ln() as f32 };
     let ranked = support().map(|candidate| Ranked { value: candidate.probability, token: candidate.token });
     let top = best(ranked, top_n.min(distribution.candidates().len()));
     Ok(LogProbs {

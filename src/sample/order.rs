@@ -72,14 +72,9 @@ impl Stage {
     pub fn parameters(self) -> &'static [&'static str] {
         match self {
             Stage::Penalties => &["repetition_penalty", "frequency_penalty", "presence_penalty", "penalty_window"],
-            Stage::Dry => &[
-                "dry_multiplier",
-                "dry_base",
-                "dry_allowed_length",
-                "dry_window",
-                "dry_breakers",
-                "dry_breaker_ids",
-            ],
+            Stage::Dry => {
+                &["dry_multiplier", "dry_base", "dry_allowed_length", "dry_window", "dry_breakers", "dry_breaker_ids"]
+            }
             Stage::Bias => &["logit_bias"],
             Stage::Temperature => &["temperature", "dynamic_temperature_range", "dynamic_temperature_exponent"],
             Stage::TopNSigma => &["top_n_sigma"],

@@ -90,11 +90,7 @@ impl SamplingParams {
         let has_range = self.dynamic_temperature_range.is_some();
         let (has_xtc, has_dry) = (self.xtc_probability.is_some(), self.dry_multiplier.is_some());
         for (name, other_is_set, range) in [
-            (
-                "dynamic_temperature_exponent",
-                has_range,
-                "set only together with `dynamic_temperature_range`",
-            ),
+            ("dynamic_temperature_exponent", has_range, "set only together with `dynamic_temperature_range`"),
             ("xtc_threshold", has_xtc, "set only together with `xtc_probability`"),
             (
                 "penalty_window",

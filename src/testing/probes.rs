@@ -30,11 +30,7 @@ pub(super) fn probes() -> Vec<Probe> {
         ("top_p", none, |p| p.with_top_p(0.3)),
         ("min_p", none, |p| p.with_min_p(0.5)),
         ("xtc_probability", none, |p| p.with_xtc_probability(1.0).with_xtc_threshold(0.03)),
-        (
-            "xtc_threshold",
-            |p| p.with_xtc_probability(1.0).with_xtc_threshold(0.03),
-            |p| p.with_xtc_threshold(0.005),
-        ),
+        ("xtc_threshold", |p| p.with_xtc_probability(1.0).with_xtc_threshold(0.03), |p| p.with_xtc_threshold(0.005)),
         ("repetition_penalty", none, with_penalties),
         ("frequency_penalty", none, |p| p.with_frequency_penalty(0.5)),
         ("presence_penalty", none, |p| p.with_presence_penalty(0.5)),

@@ -45,7 +45,11 @@ pub fn check_sampler(sampler: &dyn Sampler, configurations: &[SamplingParams]) -
 /// The parameters that are set.
 fn told(params: &SamplingParams) -> String {
     let set: Vec<_> = params.names().collect();
-    if set.is_empty() { "nothing set".to_string() } else { format!("{} set ({params:?})", set.join(", ")) }
+    if set.is_empty() {
+        "nothing set".to_string()
+    } else {
+        format!("{} set ({params:?})", set.join(", "))
+    }
 }
 
 /// Runs a sampler's code; a panic is a fault.
@@ -207,7 +211,11 @@ impl Walk {
 }
 
 fn compare(found: &Outcome, expected: &Outcome, what: impl Fn() -> String) -> Result<(), String> {
-    if found == expected { Ok(()) } else { Err(format!("{}: {}", what(), first_difference(found, expected))) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{}: {}", what(), first_difference(found, expected)))
+    }
 }
 
 fn first_difference(found: &Outcome, expected: &Outcome) -> String {
@@ -233,7 +241,7 @@ fn row(vocab: usize, seed: u64, position: u64) -> Vec<f32> {
         4 => 1e30 * spread(token),
         _ => 9.0 * spread(token),
     };
-    let is_forbidden = |token: usize| match (position + seed) % 4 {
+    let is_forbidden = |token: usize| match position.wrapping_add(seed) % 4 {
         1 => bits(token) % 3 == 0 && token != chosen,
         3 => position % 2 == 0 && token != chosen,
         _ => false,
@@ -249,7 +257,10 @@ fn check_parameters(sampler: &dyn Sampler) -> Result<(), String> {
             Err(Error::Request(_)) => {}
             Err(error) => return Err(format!("refuses {}, but not with a `RequestError`: {error}", told(&params))),
             Ok(()) => {
-                return Err(format!("accepts {}, which is out of range (call `SamplingParams::validate`)", told(&params)))
+                return Err(format!(
+                    "accepts {}, which is out of range (call `SamplingParams::validate`)",
+                    told(&params)
+                ))
             }
         }
     }

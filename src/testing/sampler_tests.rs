@@ -100,7 +100,11 @@ impl Broken {
 
 impl Sampler for Broken {
     fn name(&self) -> &str {
-        if self.fault == Fault::Nameless { "" } else { "broken" }
+        if self.fault == Fault::Nameless {
+            ""
+        } else {
+            "broken"
+        }
     }
 
     fn open(&self, params: &SamplingParams) -> CrateResult<Box<dyn SamplerSession>> {
