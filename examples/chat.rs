@@ -7,10 +7,11 @@ mod support;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
+use candlewick::sample::SamplingParams;
 use candlewick::{Engine, Message, Request};
 use support::args::Args;
 use support::engine::{build, figures, open_source, stream, Needs};
-use support::{commands, fetch, one_line, Result};
+use support::{commands, fetch, one_line, sampling, Result};
 
 /// The longest prompt that is read from a pipe, in bytes; far beyond any model's context.
 const MAX_PIPE: u64 = 16 << 20;
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
 /// How answers are generated.
 struct Style {
     system: Option<String>,
-    temperature: f32,
+    params: SamplingParams,
     seed: Option<u64>,
     max_tokens: usize,
 }
@@ -30,7 +31,7 @@ struct Style {
 fn chat(args: &Args) -> Result {
     let style = Style {
         system: args.text("system")?.map(str::to_string),
-        temperature: args.number("temperature", 0.0..=100.0)?.unwrap_or(0.0),
+        params: sampling::params(args)?,
         seed: args.number("seed", 0..=u64::MAX)?,
         max_tokens: args.number("max-tokens", 1..=1 << 24)?.unwrap_or(commands::CHAT_MAX_TOKENS),
     };
@@ -104,7 +105,7 @@ impl Style {
     /// Streams one answer to stdout and its figures to stderr.
     fn answer(&self, engine: &mut Engine, messages: &[Message]) -> Result<String> {
         let mut request =
-            Request::chat(messages.iter().cloned()).max_tokens(self.max_tokens).temperature(self.temperature);
+            Request::chat(messages.iter().cloned()).max_tokens(self.max_tokens).params(self.params.clone());
         if let Some(seed) = self.seed {
             request = request.seed(seed);
         }

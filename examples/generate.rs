@@ -10,7 +10,7 @@ use candlewick::{Message, Output, Request};
 use serde_json::{json, Value};
 use support::args::Args;
 use support::engine::{figures, open, read_text, stream, usage_json, Needs};
-use support::{commands, print_json, Result};
+use support::{commands, print_json, sampling, Result};
 
 fn main() -> ExitCode {
     support::run(&commands::GENERATE, generate)
@@ -47,7 +47,7 @@ fn request(args: &Args) -> Result<Request> {
     };
     request = request
         .max_tokens(args.number("max-tokens", 1..=1 << 24)?.unwrap_or(commands::GENERATE_MAX_TOKENS))
-        .temperature(args.number("temperature", 0.0..=100.0)?.unwrap_or(0.0))
+        .params(sampling::params(args)?)
         .ignore_eos(args.switch("ignore-eos"));
     if let Some(seed) = args.number("seed", 0..=u64::MAX)? {
         request = request.seed(seed);

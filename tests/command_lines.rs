@@ -8,10 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use candlewick::sample::SamplingParams;
 use support::args::{parse, Args, Command, Parsed};
 use support::catalog::{self, Model};
 use support::fetch::hub_id;
-use support::{commands, stats, store};
+use support::{commands, sampling, stats, store};
 
 fn read(command: &'static Command, words: &[&str]) -> Result<Parsed, String> {
     parse(command, words.iter().map(OsString::from))
@@ -130,6 +131,57 @@ fn values_are_read_and_checked() {
     }
     let both = args(&commands::GENERATE, &["--prompt", "a", "--ids", "1"]);
     says(both.at_most_one(&["prompt", "prompt-file", "ids"]).unwrap_err(), &["--prompt", "--ids"]);
+}
+
+#[test]
+fn every_sampling_parameter_has_its_flag() {
+    let words = "--temperature 0.9 --dynamic-temperature-range 0.5 --dynamic-temperature-exponent 2 --top-n-sigma 3 \
+                 --top-k 40 --typical-p 0.9 --top-p 0.8 --min-p 0.05 --xtc-probability 0.5 --xtc-threshold 0.2 \
+                 --repetition-penalty 1.1 --frequency-penalty -0.5 --presence-penalty 0.25 --penalty-window 64 \
+                 --dry-multiplier 0.8 --dry-base 1.5 --dry-allowed-length 3 --dry-window 100 \
+                 --dry-breakers [\"x\",\"\\n\"] --logit-bias 5=-3.5,7=2 --mirostat-tau 5 --mirostat-eta 0.2";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let expected = SamplingParams::new()
+        .with_temperature(0.9)
+        .with_dynamic_temperature_range(0.5)
+        .with_dynamic_temperature_exponent(2.0)
+        .with_top_n_sigma(3.0)
+        .with_top_k(40)
+        .with_typical_p(0.9)
+        .with_top_p(0.8)
+        .with_min_p(0.05)
+        .with_xtc_probability(0.5)
+        .with_xtc_threshold(0.2)
+        .with_repetition_penalty(1.1)
+        .with_frequency_penalty(-0.5)
+        .with_presence_penalty(0.25)
+        .with_penalty_window(64)
+        .with_dry_multiplier(0.8)
+        .with_dry_base(1.5)
+        .with_dry_allowed_length(3)
+        .with_dry_window(100)
+        .with_dry_breakers(vec!["x".to_string(), "\n".to_string()])
+        .with_logit_bias(5, -3.5)
+        .with_logit_bias(7, 2.0)
+        .with_mirostat_tau(5.0)
+        .with_mirostat_eta(0.2);
+    for command in [&commands::CHAT, &commands::GENERATE] {
+        assert_eq!(sampling::params(&args(command, &words)).unwrap(), expected);
+        assert_eq!(sampling::params(&args(command, &[])).unwrap(), SamplingParams::new().with_temperature(0.0));
+        for (words, named) in [
+            (&["--top-p", "1.5"][..], "top_p"),
+            (&["--min-p", "nan"], "min-p"),
+            (&["--temperature", "1", "--xtc-threshold", "0.1"], "xtc_threshold"),
+            (&["--logit-bias", "5"], "ID=VALUE"),
+            (&["--logit-bias", "5=1,5=2"], "twice"),
+            (&["--logit-bias", "5=101"], "logit_bias"),
+            (&["--dry-multiplier", "1", "--dry-breakers", "x"], "JSON"),
+            (&["--penalty-window", "0"], "penalty-window"),
+        ] {
+            let said = sampling::params(&args(command, words)).unwrap_err().to_string();
+            assert!(said.contains(named), "{words:?}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The command lines themselves: one table per example. `docs/testing.md` repeats the defaults.
 
 use super::args::{Command, Flag};
+use super::sampling;
 
 /// Tokens that `chat` generates at most.
 pub(crate) const CHAT_MAX_TOKENS: usize = 1024;
@@ -36,7 +37,6 @@ const MODEL: Flag = flag(
 );
 const THREADS: Flag = short("threads", 't', "N", "Threads to compute with [default: one per available core]");
 const JSON: Flag = switch("json", "Print JSON and nothing else on stdout, one object per line");
-const TEMPERATURE: Flag = flag("temperature", "T", "0 takes the likeliest token [default: 0]");
 const SEED: Flag = flag("seed", "N", "Seed of the draws [default: drawn from the system]");
 const PRECISION: Flag = flag("precision", "int8|f32", "Activations of matrix products [default: int8]");
 const KV: Flag = flag("kv", "f32|f16|bf16", "Format of keys and values [default: bf16, f32 with --precision f32]");
@@ -54,7 +54,28 @@ pub(crate) static CHAT: Command = Command {
             "GGUF file, model directory, catalog name, or hub id owner/repo[:file.gguf] [default: smollm2-135m]",
         ),
         flag("system", "S", "System message [default: what the model's template says]"),
-        TEMPERATURE,
+        sampling::TEMPERATURE,
+        sampling::DYNAMIC_TEMPERATURE_RANGE,
+        sampling::DYNAMIC_TEMPERATURE_EXPONENT,
+        sampling::TOP_N_SIGMA,
+        sampling::TOP_K,
+        sampling::TYPICAL_P,
+        sampling::TOP_P,
+        sampling::MIN_P,
+        sampling::XTC_PROBABILITY,
+        sampling::XTC_THRESHOLD,
+        sampling::REPETITION_PENALTY,
+        sampling::FREQUENCY_PENALTY,
+        sampling::PRESENCE_PENALTY,
+        sampling::PENALTY_WINDOW,
+        sampling::DRY_MULTIPLIER,
+        sampling::DRY_BASE,
+        sampling::DRY_ALLOWED_LENGTH,
+        sampling::DRY_WINDOW,
+        sampling::DRY_BREAKERS,
+        sampling::LOGIT_BIAS,
+        sampling::MIROSTAT_TAU,
+        sampling::MIROSTAT_ETA,
         SEED,
         flag("max-tokens", "N", "Tokens of one answer at most [default: 1024]"),
         THREADS,
@@ -75,7 +96,28 @@ pub(crate) static GENERATE: Command = Command {
         switch("raw", "Do not apply the chat template [default with --ids]"),
         switch("chat", "Apply the chat template [default with a prompt]"),
         flag("max-tokens", "N", "Tokens to generate at most [default: 256]"),
-        TEMPERATURE,
+        sampling::TEMPERATURE,
+        sampling::DYNAMIC_TEMPERATURE_RANGE,
+        sampling::DYNAMIC_TEMPERATURE_EXPONENT,
+        sampling::TOP_N_SIGMA,
+        sampling::TOP_K,
+        sampling::TYPICAL_P,
+        sampling::TOP_P,
+        sampling::MIN_P,
+        sampling::XTC_PROBABILITY,
+        sampling::XTC_THRESHOLD,
+        sampling::REPETITION_PENALTY,
+        sampling::FREQUENCY_PENALTY,
+        sampling::PRESENCE_PENALTY,
+        sampling::PENALTY_WINDOW,
+        sampling::DRY_MULTIPLIER,
+        sampling::DRY_BASE,
+        sampling::DRY_ALLOWED_LENGTH,
+        sampling::DRY_WINDOW,
+        sampling::DRY_BREAKERS,
+        sampling::LOGIT_BIAS,
+        sampling::MIROSTAT_TAU,
+        sampling::MIROSTAT_ETA,
         SEED,
         switch("ignore-eos", "Generate on after an end token"),
         KV,

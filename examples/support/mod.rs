@@ -11,6 +11,7 @@ pub(crate) mod ceilings;
 pub(crate) mod commands;
 pub(crate) mod engine;
 pub(crate) mod fetch;
+pub(crate) mod sampling;
 pub(crate) mod stats;
 pub(crate) mod store;
 pub(crate) mod wheel;

@@ -8,7 +8,7 @@ use super::mask::TokenSet;
 use super::output::{Output, Piece, Usage};
 use crate::cache::SequenceCache;
 use crate::draft::{DraftLength, Verification};
-use crate::sample::{draw, log_probs, Distribution, LogProbs, NoiseKey, SampleContext, SamplerSession};
+use crate::sample::{draw, log_probs, processed_log_probs, LogprobsMode, Distribution, LogProbs, NoiseKey, SampleContext, SamplerSession};
 use crate::schedule::Sequence;
 use crate::stream::StopMatcher;
 use crate::tokenizer::Detokenizer;
@@ -50,8 +50,8 @@ pub(super) struct Sampling {
     pub(super) name: String,
     pub(super) session: Box<dyn SamplerSession>,
     pub(super) seed: u64,
-    /// How many alternatives to report; `None` reports nothing.
-    pub(super) logprobs: Option<usize>,
+    /// How many alternatives to report, and of which probabilities; `None` reports nothing.
+    pub(super) logprobs: Option<(usize, LogprobsMode)>,
     /// Tokens that may be chosen.
     pub(super) legal: Arc<TokenSet>,
 }
@@ -125,7 +125,7 @@ impl Sampling {
         distribution: &mut Distribution,
     ) -> Result<(TokenId, Option<LogProbs>)> {
         // Which token is chosen is not known yet, and its own value needs the untouched logits.
-        let raw = self.logprobs.map(|top| (top, logits.to_vec()));
+        let raw = self.logprobs.filter(|(_, mode)| *mode == LogprobsMode::Raw).map(|(top, _)| (top, logits.to_vec()));
         self.legal.apply(logits);
         for &token in forbidden {
             if let Some(logit) = logits.get_mut(token as usize) {
@@ -134,7 +134,8 @@ impl Sampling {
         }
         let Sampling { name, session, seed, legal, .. } = self;
         let position = sequence.tokens.len();
-        let context = SampleContext { prompt: sequence.prompt(), generated: sequence.generated(), position };
+        let noise = NoiseKey { seed: *seed, choice, position: position as u64 };
+        let context = SampleContext { prompt: sequence.prompt(), generated: sequence.generated(), position, noise };
         let vocab_size = logits.len();
         let token = guarded("sample", name, || {
             session.distribution(&context, logits, distribution)?;
@@ -146,11 +147,15 @@ impl Sampling {
                 let reason = format!("token {} has probability, but it is not allowed here", candidate.token);
                 return Err(RequestError::InvalidDistribution { sampler: name.clone(), reason }.into());
             }
-            let token = draw(distribution, &NoiseKey { seed: *seed, choice, position: position as u64 })?;
+            let token = draw(distribution, &noise)?;
             session.observe(token);
             Ok(token)
         })?;
-        let report = raw.map(|(top, raw)| log_probs(&raw, token, top)).transpose()?;
+        let report = match (raw, self.logprobs) {
+            (Some((top, raw)), _) => Some(log_probs(&raw, token, top)?),
+            (None, Some((top, _))) => Some(processed_log_probs(distribution, token, top)?),
+            (None, None) => None,
+        };
         Ok((token, report))
     }
 }

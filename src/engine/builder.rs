@@ -75,7 +75,7 @@ impl EngineBuilder {
             max_sequences: MAX_SEQUENCES,
             kv_tokens: None,
             step_tokens: STEP_TOKENS,
-            sampler: Arc::new(Chain),
+            sampler: Arc::new(Chain::new()),
             drafter: None,
             draft_tokens: DRAFT_TOKENS,
             template: None,

@@ -175,6 +175,31 @@ fn prompt_log_probabilities_equal_the_score() {
 }
 
 #[test]
+fn processed_log_probabilities_are_those_of_the_draw() {
+    use crate::sample::LogprobsMode;
+    let mut engine = engine(&TinyModel::llama(), |b| b);
+    let request = |mode| {
+        Request::tokens(prompts()[2].clone()).max_tokens(8).ignore_eos(true).logprobs(5).logprobs_mode(mode)
+    };
+    // The greedy choice is certain.
+    let greedy = engine.complete(request(LogprobsMode::Processed)).unwrap();
+    for entry in greedy.logprobs.unwrap() {
+        assert_eq!((entry.chosen.log_prob, entry.top.len()), (0.0, 1));
+    }
+    // Two candidates keep their ratio, and sum to 1.
+    let raw = engine.complete(request(LogprobsMode::Raw).temperature(1.0).top_k(2).seed(3)).unwrap();
+    let processed = engine.complete(request(LogprobsMode::Processed).temperature(1.0).top_k(2).seed(3)).unwrap();
+    assert_eq!(raw.token_ids, processed.token_ids);
+    for (raw, processed) in raw.logprobs.unwrap().iter().zip(processed.logprobs.unwrap()) {
+        let [a, b] = &processed.top[..] else { panic!("{processed:?}") };
+        assert!((a.log_prob.exp() + b.log_prob.exp() - 1.0).abs() < 1e-6);
+        let ratio = raw.top[0].log_prob - raw.top[1].log_prob;
+        assert!((a.log_prob - b.log_prob - ratio).abs() < 1e-4 * (1.0 + ratio.abs()));
+        assert!(processed.chosen == *a || processed.chosen == *b);
+    }
+}
+
+#[test]
 fn echo_begins_with_the_prompt() {
     let mut engine = engine(&TinyModel::llama(), |b| b);
     let plain = engine.complete(Request::prompt("Once upon").max_tokens(5).ignore_eos(true)).unwrap();

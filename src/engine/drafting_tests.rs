@@ -3,7 +3,7 @@
 use super::tests::{engine, essence, models, prompts, request, sampled, together};
 use super::*;
 use crate::draft::{DraftBatch, DraftContext, DraftJob, Drafter, Ngram};
-use crate::sample::Greedy;
+use crate::sample::{Greedy, SamplingParams};
 use crate::testing::{splitmix64, TinyModel};
 use crate::types::TokenId;
 use crate::{Error, RequestError};
@@ -48,6 +48,49 @@ fn answers_are_the_same_with_and_without_a_drafter() {
         assert!(drafted.iter().all(|&d| d > 0), "{drafted:?}");
         assert!(accepted[0] > 0 && accepted[1] > 0, "{accepted:?}");
     }
+}
+
+/// One request per part of the chain, and one of all together.
+fn every_sampler() -> Vec<SamplingParams> {
+    let warm = || SamplingParams::new().with_temperature(0.8);
+    vec![
+        warm(),
+        warm().with_dynatemp_range(0.5).with_dynatemp_exponent(1.3),
+        warm().with_top_n_sigma(1.5),
+        warm().with_top_k(12),
+        warm().with_typical_p(0.7),
+        warm().with_top_p(0.8),
+        warm().with_min_p(0.2),
+        warm().with_xtc_probability(0.6).with_xtc_threshold(0.05),
+        warm().with_mirostat_tau(3.0).with_mirostat_eta(0.2),
+        warm().with_repetition_penalty(1.3).with_frequency_penalty(0.4).with_presence_penalty(0.3),
+        SamplingParams::new().with_dry_multiplier(0.9).with_dry_allowed_length(1),
+        SamplingParams::new().with_logit_bias(50, 2.0),
+        warm().with_top_k(50).with_typical_p(0.9).with_min_p(0.01).with_dry_multiplier(0.5).with_presence_penalty(0.2),
+    ]
+}
+
+#[test]
+fn every_sampler_is_exact_under_drafting() {
+    let model = TinyModel::llama();
+    let requests = || -> Vec<Request> {
+        let each = every_sampler().into_iter().enumerate();
+        each.flat_map(|(i, params)| {
+            let request = move |seed| {
+                let prompt = doubled(&prompts()[3 + i % 2]);
+                request(&prompt).params(params.clone()).max_tokens(30).seed(seed)
+            };
+            [request(1), request(2)]
+        })
+        .collect()
+    };
+    let expected: Vec<_> = together(&mut engine(&model, |b| b), requests()).iter().map(essence).collect();
+    let outputs = together(&mut engine(&model, |b| b.drafter(Ngram::default())), requests());
+    for (i, (output, expected)) in outputs.iter().zip(&expected).enumerate() {
+        assert_eq!(&essence(output), expected, "sampler {}", i / 2);
+        assert!(output.usage.drafted_tokens > 0, "sampler {}", i / 2);
+    }
+    assert!(outputs.iter().any(|o| o.usage.accepted_tokens > 0));
 }
 
 #[test]

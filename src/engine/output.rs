@@ -15,7 +15,7 @@ pub struct Piece {
     pub choice: u32,
     /// The token that was generated; absent when only held-back text is released.
     pub token: Option<TokenId>,
-    /// The model's own log-probabilities (no sampling parameter applied), if the request asked for them.
+    /// The log-probabilities that the request asked for.
     pub logprobs: Option<LogProbs>,
 }
 

@@ -8,6 +8,7 @@ use super::mask::TokenSet;
 use super::request::{ChatOptions, Prompt, Request};
 use super::Engine;
 use crate::cache::SequenceCache;
+use crate::sample::SamplingParams;
 use crate::schedule::Sequence;
 use crate::stream::StopMatcher;
 use crate::tokenizer::{ChatRequest, EncodeOptions, Message, Tokenizer};
@@ -46,7 +47,7 @@ impl Engine {
     }
 
     /// Checks a request and opens its state.
-    pub(super) fn prepare(&self, id: SequenceId, request: Request) -> Result<Answer> {
+    pub(super) fn prepare(&self, id: SequenceId, mut request: Request) -> Result<Answer> {
         let tokens = self.encode(&request)?;
         self.check_tokens(&tokens)?;
         let (prompt, context) = (tokens.len(), self.context);
@@ -65,6 +66,7 @@ impl Engine {
         if needed > capacity {
             return Err(ResourceError::CacheTooSmall { needed, capacity }.into());
         }
+        self.resolve_breakers(&mut request.params)?;
         let sampler = request.sampler.as_ref().unwrap_or(&self.sampler);
         let name = sampler.name().to_string();
         let open = |_| guarded("sample", &name, || sampler.open(&request.params));
@@ -84,7 +86,7 @@ impl Engine {
                 name,
                 session,
                 seed: seed(request.seed)?,
-                logprobs: request.logprobs,
+                logprobs: request.logprobs.map(|top| (top, request.logprobs_mode)),
                 legal: self.legal(&request)?,
             },
             limits,
@@ -113,6 +115,15 @@ impl Engine {
             in_range("min_tokens", request.min_tokens, 0, max_tokens, "at most `max_tokens` and the context")?;
         let deadline = request.deadline.map(|after| self.clock.elapsed().saturating_add(after));
         Ok(Limits { max_tokens, min_tokens, deadline, ends: ends.into() })
+    }
+
+    /// DRY's breakers as token ids; samplers know no text.
+    fn resolve_breakers(&self, params: &mut SamplingParams) -> Result<()> {
+        let tokenizer = &self.tokenizer;
+        let bytes_of = |token| if tokenizer.is_control(token) { None } else { tokenizer.token_bytes(token) };
+        params.resolve_dry_breakers(tokenizer.vocab_size(), bytes_of, |text| {
+            tokenizer.encode(text, EncodeOptions::PLAIN)
+        })
     }
 
     /// The tokens that the request may choose: the engine's, as far as it allows and does not ban them.

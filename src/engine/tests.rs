@@ -370,7 +370,7 @@ fn options_out_of_range_are_refused() {
         })
         .build();
     assert!(cancelled.unwrap_err().to_string().contains("cancelled"));
-    assert!(engine(&TinyModel::llama(), |b| b.sampler(Chain)).complete(request(&[5])).is_ok());
+    assert!(engine(&TinyModel::llama(), |b| b.sampler(Chain::new())).complete(request(&[5])).is_ok());
 }
 
 /// A clock that a test sets.

@@ -1,18 +1,68 @@
 //! The default sampler: penalties and filters in one documented order, as far as the request sets them.
 
-use crate::sample::logits::argmax;
-use crate::sample::penalty::RepetitionPenalty;
-use crate::sample::{Distribution, SampleContext, Sampler, SamplerSession, SamplingParams};
-use crate::{Result, TokenId};
+use std::collections::BTreeMap;
 
-/// Reads every parameter of the request, in this order: repetition penalty → temperature → top-k → top-p → min-p.
+use crate::error::Result;
+use crate::sample::candidates::Candidates;
+use crate::sample::dry::Dry;
+use crate::sample::logits::argmax;
+use crate::sample::penalty::{add_bias, Penalties};
+use crate::sample::{Candidate, Distribution, SampleContext, Sampler, SamplerSession, SamplingParams, Stage};
+use crate::TokenId;
+
+/// Reads every parameter of the request, by default in this order: penalties → DRY → bias → temperature → top-n-sigma
+/// → top-k → typical → top-p → min-p → XTC → mirostat. [`Chain::with_order`] makes another.
 ///
-/// * A temperature of 0, the default, takes the token with the highest logit after penalties, ties to the lower id; the
-///   filters keep that token whatever they are and so change nothing.
-/// * Each filter sees the renormalized result of the one before it. The most probable token survives all of them.
+/// * A temperature of 0, the default, takes the token with the highest logit of those that are left, ties to the lower
+///   id; filters behind it have nothing to choose and so change nothing.
+/// * Each filter sees the renormalized result of the one before it, and leaves at least one token. The most probable
+///   token survives all of them but typical and XTC, whose purpose is to drop it at times.
 /// * Equal logits rank by the lower id. Probabilities are f32, their sums f64.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Chain;
+/// * Mirostat starts at twice `mirostat_tau`. It learns from a token only if that was among the candidates.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    order: Vec<Stage>,
+}
+
+impl Chain {
+    /// All stages in the default order.
+    pub fn new() -> Self {
+        Chain { order: Stage::DEFAULT_ORDER.to_vec() }
+    }
+
+    /// These stages in this order. Parameters of stages that are left out are refused; without
+    /// [`Stage::Temperature`], logits are taken as they are.
+    ///
+    /// ```
+    /// use candlewick::sample::{Chain, Stage};
+    ///
+    /// // The temperature last: filters then choose by the model's own probabilities.
+    /// let chain = Chain::with_order([Stage::Penalties, Stage::TopK, Stage::TopP, Stage::MinP, Stage::Temperature])?;
+    /// assert_eq!(chain.order().len(), 5);
+    /// assert!(Chain::with_order([Stage::TopK, Stage::Penalties]).is_err());
+    /// # Ok::<(), candlewick::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RequestError::InvalidParameter`](crate::RequestError) for a stage that stands twice, penalties, DRY or bias
+    /// behind another stage than these, and mirostat before another stage.
+    pub fn with_order(order: impl Into<Vec<Stage>>) -> Result<Self> {
+        let order = order.into();
+        Stage::check_order(&order)?;
+        Ok(Chain { order })
+    }
+
+    /// The stages in their order.
+    pub fn order(&self) -> &[Stage] {
+        &self.order
+    }
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Chain::new()
+    }
+}
 
 impl Sampler for Chain {
     fn name(&self) -> &str {
@@ -21,153 +71,176 @@ impl Sampler for Chain {
 
     fn open(&self, params: &SamplingParams) -> Result<Box<dyn SamplerSession>> {
         params.validate()?;
-        let penalty = params.repetition_penalty.filter(|&penalty| penalty != 1.0);
-        Ok(Box::new(ChainSession {
-            penalty: penalty.map(|penalty| RepetitionPenalty::new(penalty, params.repetition_window)),
-            temperature: params.temperature.unwrap_or(0.0),
-            top_k: params.top_k.filter(|&k| k > 0).map(|k| usize::try_from(k).unwrap_or(usize::MAX)),
-            top_p: params.top_p.filter(|&p| p < 1.0),
-            min_p: params.min_p.filter(|&p| p > 0.0),
-            kept: Vec::new(),
-        }))
+        let used: Vec<&str> = self.order.iter().flat_map(|stage| stage.parameters()).copied().collect();
+        params.allow_only(&used, self.name())?;
+        let mut session =
+            ChainSession { on_row: Vec::new(), filters: Vec::new(), mirostat: None, candidates: Candidates::default() };
+        self.order.iter().try_for_each(|stage| session.add(*stage, params))?;
+        Ok(Box::new(session))
     }
 }
 
+/// What changes single logits.
 #[derive(Clone)]
-struct ChainSession {
-    penalty: Option<RepetitionPenalty>,
-    temperature: f32,
-    top_k: Option<usize>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    /// Memory of the filters, reused from step to step.
-    kept: Vec<Weighted>,
+enum OnRow {
+    Penalties(Penalties),
+    Dry(Box<Dry>),
+    Bias(BTreeMap<TokenId, f32>),
 }
 
-/// A token with its logit at first, with its probability relative to the best token (at most 1) later.
+/// What drops or reweighs tokens.
 #[derive(Clone, Copy)]
-struct Weighted {
-    weight: f32,
-    token: TokenId,
+enum Filter {
+    /// Also a temperature of 0.
+    Best,
+    Temperature(f32),
+    DynamicTemperature {
+        temperature: f32,
+        range: f32,
+        exponent: f32,
+    },
+    TopNSigma(f32),
+    TopK(usize),
+    Typical(f32),
+    TopP(f32),
+    MinP(f32),
+    Xtc {
+        probability: f32,
+        threshold: f32,
+    },
+}
+
+/// Mirostat's state.
+#[derive(Clone)]
+struct Mirostat {
+    tau: f64,
+    eta: f64,
+    /// The surprise that is allowed now, in bits.
+    bound: f64,
+    /// The candidates of the last distribution, to know how surprising the drawn one was.
+    last: Vec<Candidate>,
+}
+
+struct ChainSession {
+    on_row: Vec<OnRow>,
+    filters: Vec<Filter>,
+    mirostat: Option<Mirostat>,
+    /// Memory of the filters, reused from step to step.
+    candidates: Candidates,
+}
+
+impl ChainSession {
+    /// Adds a stage, if the request sets it to anything but its neutral value.
+    fn add(&mut self, stage: Stage, params: &SamplingParams) -> Result<()> {
+        match stage {
+            Stage::Penalties => self.on_row.extend(Penalties::new(params).map(OnRow::Penalties)),
+            Stage::Dry => self.on_row.extend(Dry::new(params)?.map(|dry| OnRow::Dry(Box::new(dry)))),
+            Stage::Bias => self.on_row.extend(params.logit_bias.clone().map(OnRow::Bias)),
+            Stage::Mirostat => {
+                self.mirostat = params.mirostat_tau.map(|tau| Mirostat {
+                    tau: f64::from(tau),
+                    eta: f64::from(params.mirostat_eta.unwrap_or(0.1)),
+                    bound: 2.0 * f64::from(tau),
+                    last: Vec::new(),
+                });
+            }
+            _ => self.filters.extend(filter(stage, params)),
+        }
+        Ok(())
+    }
+}
+
+fn filter(stage: Stage, params: &SamplingParams) -> Option<Filter> {
+    match stage {
+        Stage::Temperature => {
+            let temperature = params.temperature.unwrap_or(0.0);
+            let range = params.dynamic_temperature_range.unwrap_or(0.0);
+            let exponent = params.dynamic_temperature_exponent.unwrap_or(1.0);
+            Some(if temperature == 0.0 {
+                Filter::Best
+            } else if range > 0.0 {
+                Filter::DynamicTemperature { temperature, range, exponent }
+            } else {
+                Filter::Temperature(temperature)
+            })
+        }
+        Stage::TopNSigma => params.top_n_sigma.map(Filter::TopNSigma),
+        Stage::TopK => {
+            let k = params.top_k.filter(|&k| k > 0)?;
+            Some(Filter::TopK(usize::try_from(k).unwrap_or(usize::MAX)))
+        }
+        Stage::Typical => params.typical_p.filter(|&p| p < 1.0).map(Filter::Typical),
+        Stage::TopP => params.top_p.filter(|&p| p < 1.0).map(Filter::TopP),
+        Stage::MinP => params.min_p.filter(|&p| p > 0.0).map(Filter::MinP),
+        Stage::Xtc => {
+            let probability = params.xtc_probability.filter(|&p| p > 0.0)?;
+            Some(Filter::Xtc { probability, threshold: params.xtc_threshold.unwrap_or(0.1) })
+        }
+        Stage::Penalties | Stage::Dry | Stage::Bias | Stage::Mirostat => None,
+    }
 }
 
 impl SamplerSession for ChainSession {
     fn distribution(&mut self, context: &SampleContext<'_>, logits: &mut [f32], out: &mut Distribution) -> Result<()> {
-        if let Some(penalty) = &mut self.penalty {
-            penalty.apply(context, logits);
-        }
-        let (best, maximum) = argmax(logits)?;
-        out.clear();
-        if self.temperature == 0.0 {
-            out.push(best, 1.0);
-            return Ok(());
-        }
-        let temperature = self.temperature;
-        let weight_of = |logit: f32| ((logit - maximum) / temperature).exp();
-        let kept = &mut self.kept;
-        kept.clear();
-        // Probability mass, in units of the best token's, that top-p takes its share of.
-        let mass = match self.top_k.filter(|&k| k < logits.len()) {
-            Some(k) => {
-                keep_highest(logits, k, kept);
-                kept.iter_mut().for_each(|entry| entry.weight = weight_of(entry.weight));
-                kept.sort_unstable_by(rank);
-                mass(kept)
+        for stage in &mut self.on_row {
+            match stage {
+                OnRow::Penalties(penalties) => penalties.apply(context, logits),
+                OnRow::Dry(dry) => dry.apply(context, logits),
+                OnRow::Bias(bias) => add_bias(bias, logits)?,
             }
-            None => {
-                // Top-p and min-p both keep the head of the ranking: what min-p drops need not be ranked for top-p.
-                let floor = self.min_p.unwrap_or(0.0);
-                let mut mass = 0.0f64;
-                for (token, &logit) in logits.iter().enumerate() {
-                    let weight = weight_of(logit);
-                    mass += f64::from(weight);
-                    if weight >= floor && weight > 0.0 {
-                        kept.push(Weighted { weight, token: token as TokenId });
+        }
+        let candidates = &mut self.candidates;
+        candidates.begin(argmax(logits)?);
+        for filter in &self.filters {
+            match *filter {
+                Filter::Best => candidates.keep_best(),
+                Filter::Temperature(temperature) => candidates.temperature(temperature),
+                Filter::DynamicTemperature { temperature, range, exponent } => {
+                    candidates.dynamic_temperature(logits, temperature, range, exponent);
+                }
+                Filter::TopNSigma(n) => candidates.top_n_sigma(logits, n),
+                Filter::TopK(k) => candidates.top_k(logits, k),
+                Filter::Typical(p) => candidates.typical(logits, p),
+                Filter::TopP(p) => candidates.top_p(logits, p),
+                Filter::MinP(p) => candidates.min_p(logits, p),
+                Filter::Xtc { probability, threshold } => {
+                    if context.noise.decision(0) < f64::from(probability) {
+                        candidates.exclude_top(logits, threshold);
                     }
                 }
-                mass
             }
-        };
-        if let Some(p) = self.top_p {
-            keep_mass(kept, f64::from(p) * mass);
         }
-        if let Some(floor) = self.min_p {
-            // NaN is excluded and the best token has weight 1 ≥ floor.
-            kept.retain(|entry| entry.weight >= floor);
+        if let Some(mirostat) = &mut self.mirostat {
+            candidates.keep_surprise(logits, mirostat.bound);
         }
-        kept.retain(|entry| entry.weight > 0.0);
-        let sum = self::mass(kept);
-        kept.iter().for_each(|entry| out.push(entry.token, (f64::from(entry.weight) / sum) as f32));
+        candidates.finish(logits, out);
+        if let Some(mirostat) = &mut self.mirostat {
+            mirostat.last.clear();
+            mirostat.last.extend_from_slice(out.candidates());
+        }
         Ok(())
     }
 
-    fn observe(&mut self, _: TokenId) {}
+    fn observe(&mut self, token: TokenId) {
+        let Some(Mirostat { tau, eta, bound, last }) = &mut self.mirostat else { return };
+        if let Some(drawn) = last.iter().find(|candidate| candidate.token == token && candidate.probability > 0.0) {
+            let surprise = -f64::from(drawn.probability).log2();
+            *bound -= *eta * (surprise - *tau);
+        }
+    }
 
     fn can_fork(&self) -> bool {
         true
     }
 
     fn fork(&self) -> Option<Box<dyn SamplerSession>> {
-        Some(Box::new(self.clone()))
-    }
-}
-
-fn mass(kept: &[Weighted]) -> f64 {
-    kept.iter().map(|entry| f64::from(entry.weight)).sum()
-}
-
-/// Best first, ties to the lower id. Weights are no NaN.
-fn rank(a: &Weighted, b: &Weighted) -> std::cmp::Ordering {
-    // Not `total_cmp`: the two zeros are equal logits.
-    b.weight.partial_cmp(&a.weight).unwrap_or(std::cmp::Ordering::Equal).then(a.token.cmp(&b.token))
-}
-
-/// The k highest logits (0 < k < len), in any order; ties at the border to the lower id. Linear.
-fn keep_highest(logits: &[f32], k: usize, kept: &mut Vec<Weighted>) {
-    // Collects whatever beats the border, and raises the border whenever there are twice as many as needed.
-    let capacity = k.saturating_mul(2).max(1024);
-    let mut border = f32::NEG_INFINITY;
-    for (token, &weight) in logits.iter().enumerate() {
-        // Ids ascend, so an equal logit ranks after all k that are at or above the border.
-        if weight > border {
-            kept.push(Weighted { weight, token: token as TokenId });
-            if kept.len() >= capacity {
-                kept.select_nth_unstable_by(k - 1, rank);
-                kept.truncate(k);
-                border = kept[k - 1].weight;
-            }
-        }
-    }
-    if kept.len() > k {
-        kept.select_nth_unstable_by(k - 1, rank);
-        kept.truncate(k);
-    }
-}
-
-/// Keeps the shortest head of the ranking whose mass reaches `target`, at least one token, and leaves it ranked.
-///
-/// The ranking is made piece by piece, each four times as long as the one before: a head that ends early never pays
-/// for sorting the rest.
-fn keep_mass(kept: &mut Vec<Weighted>, target: f64) {
-    let mut ranked = 0;
-    let mut piece = 256;
-    let mut reached = 0.0f64;
-    while ranked < kept.len() {
-        let rest = &mut kept[ranked..];
-        let length = piece.min(rest.len());
-        if length < rest.len() {
-            rest.select_nth_unstable_by(length - 1, rank);
-        }
-        rest[..length].sort_unstable_by(rank);
-        for (index, entry) in rest[..length].iter().enumerate() {
-            reached += f64::from(entry.weight);
-            if reached >= target {
-                kept.truncate(ranked + index + 1);
-                return;
-            }
-        }
-        ranked += length;
-        piece = piece.saturating_mul(4);
+        Some(Box::new(ChainSession {
+            on_row: self.on_row.clone(),
+            filters: self.filters.clone(),
+            mirostat: self.mirostat.clone(),
+            // The next distribution fills it anew.
+            candidates: Candidates::default(),
+        }))
     }
 }
 

@@ -66,7 +66,8 @@ mod tests {
     fn takes_the_highest_and_on_ties_the_lower_id() {
         let mut session = Greedy.open(&SamplingParams::new()).unwrap();
         let mut out = Distribution::new();
-        let context = SampleContext { prompt: &[], generated: &[], position: 0 };
+        let noise = crate::sample::NoiseKey { seed: 0, choice: 0, position: 0 };
+        let context = SampleContext { prompt: &[], generated: &[], position: 0, noise };
         session.distribution(&context, &mut [0.5, 2.0, -1.0, 2.0], &mut out).unwrap();
         assert_eq!(out.candidates().len(), 1);
         assert_eq!(out.probability(1), 1.0);

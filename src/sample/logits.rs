@@ -3,11 +3,14 @@
 use crate::error::{RequestError, Result};
 use crate::TokenId;
 
-/// Token with the highest logit, ties to the lower id, and that logit, which is finite.
+/// Token with the highest logit, ties to the lower id, and that logit, which is finite. One pass; samplers that do
+/// not need the token call it for its errors, which are those that [`distribution`] owes.
+///
+/// [`distribution`]: crate::sample::SamplerSession::distribution
 ///
 /// # Errors
 /// [`RequestError::NonFiniteLogits`] for NaN or +∞, [`RequestError::NoAllowedToken`] if all are −∞ or there are none.
-pub(super) fn argmax(logits: &[f32]) -> Result<(TokenId, f32)> {
+pub fn argmax(logits: &[f32]) -> Result<(TokenId, f32)> {
     // Maxima per lane compile to vector code; the position is only looked up in blocks that raise the maximum.
     const LANES: usize = 16;
     const BLOCK: usize = 64 * LANES;

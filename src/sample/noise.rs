@@ -23,6 +23,7 @@ pub struct NoiseKey {
 #[repr(u32)]
 enum Purpose {
     Draw = 1,
+    Decision = 2,
 }
 
 impl NoiseKey {
@@ -33,6 +34,12 @@ impl NoiseKey {
     /// result is the start of a SplitMix64 sequence, and the token selects its member. 52 bits are used.
     pub fn uniform(&self, token: TokenId) -> f64 {
         uniform_at(self.absorb(Purpose::Draw), token)
+    }
+
+    /// Uniform noise in the open interval (0, 1) for a sampler's own decisions, such as whether XTC acts; `which` tells
+    /// several decisions of one sampler apart. Independent of the noise of the draw.
+    pub fn decision(&self, which: u32) -> f64 {
+        uniform_at(self.absorb(Purpose::Decision), which)
     }
 
     fn absorb(&self, purpose: Purpose) -> u64 {

@@ -51,6 +51,37 @@ fn draws_follow_the_distribution_along_every_part_of_the_key() {
 }
 
 #[test]
+fn draws_follow_flat_peaked_and_long_tailed_distributions() {
+    let flat = vec![1.0 / 32.0; 32];
+    let geometric: Vec<f32> = (1..=12).map(|i| 0.5f32.powi(i)).chain([0.5f32.powi(12)]).collect();
+    // Tails of 0.1 % of 31, 1 and 12 degrees of freedom.
+    for (probabilities, bound) in [(flat, 61.1), (vec![0.999, 0.001], 10.83), (geometric, 32.91)] {
+        for (seed, choice) in [(5, 0), (5, 1), (u64::MAX - 3, 7)] {
+            let along_positions = chi_square(&probabilities, |i| NoiseKey { seed, choice, position: 1000 + i });
+            assert!(along_positions < bound, "{probabilities:?}, seed {seed}, choice {choice}: {along_positions}");
+        }
+        let along_seeds = chi_square(&probabilities, |i| NoiseKey { seed: i << 20, choice: 0, position: 0 });
+        assert!(along_seeds < bound, "{along_seeds}");
+    }
+}
+
+#[test]
+fn decisions_are_uniform_and_apart_from_the_draw() {
+    // Which eighth the decision falls in, and which that of the draw's noise for the token of the same number.
+    let mut counts = [0u32; 64];
+    for position in 0..100_000 {
+        let key = NoiseKey { seed: 77, choice: 0, position };
+        counts[(key.decision(0) * 8.0) as usize * 8 + (key.uniform(0) * 8.0) as usize] += 1;
+    }
+    let expected = 100_000.0 / 64.0;
+    let chi: f64 = counts.iter().map(|&n| (f64::from(n) - expected).powi(2) / expected).sum();
+    // 63 degrees of freedom: 103.4 has a tail of 0.1 %.
+    assert!(chi < 103.4, "{chi}");
+    let key = NoiseKey { seed: 77, choice: 0, position: 1 };
+    assert!(key.decision(0) != key.decision(1) && key.decision(0) == key.decision(0));
+}
+
+#[test]
 fn the_noise_is_uniform_over_tokens_and_positions_are_independent() {
     let key = |position| NoiseKey { seed: 9, choice: 0, position };
     let mut counts = [0u32; 64];

@@ -1,167 +1,147 @@
-//! The sampling parameters of one request and their ranges.
+//! The sampling parameters of one request: plain data.
 //!
-//! Plain data: which of them mean something is the sampler's matter.
+//! Their ranges are checked next door, in `validate`; which of them mean something is the sampler's matter.
 
-use crate::error::{RequestError, Result};
+use std::collections::BTreeMap;
+
+use crate::TokenId;
 
 /// Sampling parameters of one request. `None` is "not set": the neutral value, and for the temperature 0 (greedy).
 ///
-/// A parameter that is set must be used: a sampler refuses what it does not read.
+/// A parameter that is set must be used: a sampler refuses what it does not read. So does a parameter that means
+/// nothing without another one. Nothing is clamped.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SamplingParams {
     /// Divides the logits; finite, at least 0. 0 takes the token with the highest logit, ties to the lower id.
     pub temperature: Option<f32>,
+    /// Lets the temperature follow the entropy, between `temperature` − range and `temperature` + range; from 0 to
+    /// `temperature`, 0 changes nothing.
+    pub dynamic_temperature_range: Option<f32>,
+    /// Exponent on the normalized entropy, with `dynamic_temperature_range`; finite, above 0. Default: 1.
+    pub dynamic_temperature_exponent: Option<f32>,
+    /// Keeps tokens whose logit is at most this many standard deviations of all allowed logits below the highest;
+    /// finite, above 0.
+    pub top_n_sigma: Option<f32>,
     /// Keeps the k tokens with the highest logits, ties to the lower id; 0 keeps all.
     pub top_k: Option<u32>,
+    /// Keeps the smallest set of tokens, those first whose information is nearest to the entropy, whose mass is at
+    /// least this; in (0, 1], 1 keeps all.
+    pub typical_p: Option<f32>,
     /// Keeps the smallest set of most probable tokens whose mass is at least this; in (0, 1], 1 keeps all.
     pub top_p: Option<f32>,
     /// Keeps tokens with at least this share of the largest probability; in \[0, 1\], 0 keeps all.
     pub min_p: Option<f32>,
+    /// How often XTC ("exclude top choices") acts: it drops all tokens of at least `xtc_threshold` but the least
+    /// probable of them; in \[0, 1\], 0 changes nothing.
+    pub xtc_probability: Option<f32>,
+    /// Probability from which XTC counts a token as a top choice; from 0 to 0.5, for above that there can be no two.
+    /// Default: 0.1.
+    pub xtc_threshold: Option<f32>,
     /// Divides positive and multiplies negative logits of tokens seen in prompt or answer; finite, above 0, 1 changes nothing.
     pub repetition_penalty: Option<f32>,
-    /// Restricts `repetition_penalty` to the last n tokens of prompt and answer together; at least 1. Default: all.
-    pub repetition_window: Option<u32>,
+    /// Subtracted once for each time that the answer has the token; in [−2, 2], 0 changes nothing.
+    pub frequency_penalty: Option<f32>,
+    /// Subtracted once if the answer has the token; in [−2, 2], 0 changes nothing.
+    pub presence_penalty: Option<f32>,
+    /// Restricts the three penalties to the last n tokens of prompt and answer together; at least 1. Default: all.
+    pub penalty_window: Option<u32>,
+    /// DRY ("don't repeat yourself"): the penalty on a token that would lengthen a repetition of `dry_allowed_length`
+    /// tokens; finite, at least 0, 0 changes nothing.
+    pub dry_multiplier: Option<f32>,
+    /// Factor of the penalty for each further token of the repetition; finite, at least 1. Default: 1.75.
+    pub dry_base: Option<f32>,
+    /// The longest repetition that DRY leaves alone is one shorter than this; at least 1. Default: 2.
+    pub dry_allowed_length: Option<u32>,
+    /// Restricts DRY to the last n tokens of prompt and answer together; at least 1. Default: all.
+    pub dry_window: Option<u32>,
+    /// Texts that a repetition does not reach across; at most 32 of at most 64 bytes. Default:
+    /// [`Self::DEFAULT_DRY_BREAKERS`]. The engine turns them into `dry_breaker_ids`.
+    pub dry_breakers: Option<Vec<String>>,
+    /// The same as sequences of token ids, instead of texts; each of 1 to 128 tokens.
+    pub dry_breaker_ids: Option<Vec<Vec<TokenId>>>,
+    /// Added to the logits of these tokens; each in [−100, 100]. A forbidden token stays forbidden.
+    pub logit_bias: Option<BTreeMap<TokenId, f32>>,
+    /// Mirostat 2: the surprise, in bits per token, that the answer is held at; finite, above 0.
+    pub mirostat_tau: Option<f32>,
+    /// How fast mirostat corrects itself; in [0, 1]. Default: 0.1.
+    pub mirostat_eta: Option<f32>,
 }
 
 impl SamplingParams {
+    /// What no repetition reaches across, if the request does not say otherwise.
+    pub const DEFAULT_DRY_BREAKERS: [&'static str; 4] = ["\n", ":", "\"", "*"];
+
     /// Nothing set.
     pub fn new() -> Self {
         Self::default()
     }
+}
 
+/// Setters, all alike.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $field:ident = $type:ty;)*) => {
+        impl SamplingParams {
+            $($(#[$doc])*
+            pub fn $name(mut self, $field: $type) -> Self {
+                self.$field = Some($field);
+                self
+            })*
+        }
+    };
+}
+
+setters! {
     /// Sets the temperature.
-    pub fn with_temperature(mut self, temperature: f32) -> Self {
-        self.temperature = Some(temperature);
-        self
-    }
-
+    with_temperature: temperature = f32;
+    /// Sets the range of the dynamic temperature.
+    with_dynamic_temperature_range: dynamic_temperature_range = f32;
+    /// Sets the exponent of the dynamic temperature.
+    with_dynamic_temperature_exponent: dynamic_temperature_exponent = f32;
+    /// Sets top-n-sigma.
+    with_top_n_sigma: top_n_sigma = f32;
     /// Sets top-k.
-    pub fn with_top_k(mut self, top_k: u32) -> Self {
-        self.top_k = Some(top_k);
-        self
-    }
-
+    with_top_k: top_k = u32;
+    /// Sets typical-p.
+    with_typical_p: typical_p = f32;
     /// Sets top-p.
-    pub fn with_top_p(mut self, top_p: f32) -> Self {
-        self.top_p = Some(top_p);
-        self
-    }
-
+    with_top_p: top_p = f32;
     /// Sets min-p.
-    pub fn with_min_p(mut self, min_p: f32) -> Self {
-        self.min_p = Some(min_p);
-        self
-    }
-
+    with_min_p: min_p = f32;
+    /// Sets how often XTC acts.
+    with_xtc_probability: xtc_probability = f32;
+    /// Sets XTC's threshold.
+    with_xtc_threshold: xtc_threshold = f32;
     /// Sets the repetition penalty.
-    pub fn with_repetition_penalty(mut self, penalty: f32) -> Self {
-        self.repetition_penalty = Some(penalty);
-        self
-    }
-
-    /// Sets the window of the repetition penalty.
-    pub fn with_repetition_window(mut self, tokens: u32) -> Self {
-        self.repetition_window = Some(tokens);
-        self
-    }
-
-    /// Checks the range of every parameter that is set.
-    ///
-    /// # Errors
-    /// [`RequestError::InvalidParameter`] for the first one outside its range.
-    pub fn validate(&self) -> Result<()> {
-        check("temperature", self.temperature, "a finite number of at least 0", |t| t.is_finite() && t >= 0.0)?;
-        check("top_p", self.top_p, "above 0, at most 1", |p| p > 0.0 && p <= 1.0)?;
-        check("min_p", self.min_p, "from 0 to 1", |p| (0.0..=1.0).contains(&p))?;
-        check("repetition_penalty", self.repetition_penalty, "a finite number above 0", |r| r.is_finite() && r > 0.0)?;
-        check("repetition_window", self.repetition_window, "at least 1", |n| n >= 1)?;
-        if let (Some(window), None) = (self.repetition_window, self.repetition_penalty) {
-            return Err(RequestError::InvalidParameter {
-                name: "repetition_window",
-                value: window.to_string(),
-                range: "set only together with `repetition_penalty`",
-            }
-            .into());
-        }
-        Ok(())
-    }
-
-    /// Refuses parameters that are set but not among `used`.
-    ///
-    /// # Errors
-    /// [`RequestError::UnusedParameter`] for the first such one.
-    pub fn allow_only(&self, used: &[&str], sampler: &str) -> Result<()> {
-        let set = [
-            ("temperature", self.temperature.is_some()),
-            ("top_k", self.top_k.is_some()),
-            ("top_p", self.top_p.is_some()),
-            ("min_p", self.min_p.is_some()),
-            ("repetition_penalty", self.repetition_penalty.is_some()),
-            ("repetition_window", self.repetition_window.is_some()),
-        ];
-        match set.into_iter().find(|(name, is_set)| *is_set && !used.contains(name)) {
-            Some((name, _)) => Err(RequestError::UnusedParameter { name, sampler: sampler.to_owned() }.into()),
-            None => Ok(()),
-        }
-    }
+    with_repetition_penalty: repetition_penalty = f32;
+    /// Sets the frequency penalty.
+    with_frequency_penalty: frequency_penalty = f32;
+    /// Sets the presence penalty.
+    with_presence_penalty: presence_penalty = f32;
+    /// Sets the window of the penalties.
+    with_penalty_window: penalty_window = u32;
+    /// Sets DRY's multiplier.
+    with_dry_multiplier: dry_multiplier = f32;
+    /// Sets DRY's base.
+    with_dry_base: dry_base = f32;
+    /// Sets the repetition from which DRY acts.
+    with_dry_allowed_length: dry_allowed_length = u32;
+    /// Sets DRY's window.
+    with_dry_window: dry_window = u32;
+    /// Sets DRY's breakers as texts.
+    with_dry_breakers: dry_breakers = Vec<String>;
+    /// Sets DRY's breakers as sequences of token ids.
+    with_dry_breaker_ids: dry_breaker_ids = Vec<Vec<TokenId>>;
+    /// Sets mirostat's target.
+    with_mirostat_tau: mirostat_tau = f32;
+    /// Sets mirostat's rate.
+    with_mirostat_eta: mirostat_eta = f32;
 }
 
-fn check<T: Copy + std::fmt::Display>(
-    name: &'static str,
-    value: Option<T>,
-    range: &'static str,
-    accepted: impl Fn(T) -> bool,
-) -> Result<()> {
-    match value {
-        Some(value) if !accepted(value) => {
-            Err(RequestError::InvalidParameter { name, value: value.to_string(), range }.into())
-        }
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Error;
-
-    #[test]
-    fn out_of_range_is_refused_by_name_and_never_clamped() {
-        let params = SamplingParams::new;
-        let cases = [
-            (params().with_temperature(-0.1), "temperature"),
-            (params().with_temperature(f32::NAN), "temperature"),
-            (params().with_temperature(f32::INFINITY), "temperature"),
-            (params().with_top_p(0.0), "top_p"),
-            (params().with_top_p(1.0001), "top_p"),
-            (params().with_top_p(f32::NAN), "top_p"),
-            (params().with_min_p(-0.1), "min_p"),
-            (params().with_min_p(1.1), "min_p"),
-            (params().with_min_p(f32::NAN), "min_p"),
-            (params().with_repetition_penalty(0.0), "repetition_penalty"),
-            (params().with_repetition_penalty(f32::INFINITY), "repetition_penalty"),
-            (params().with_repetition_penalty(1.1).with_repetition_window(0), "repetition_window"),
-            (params().with_repetition_window(5), "repetition_window"),
-        ];
-        for (params, expected) in cases {
-            match params.validate() {
-                Err(Error::Request(RequestError::InvalidParameter { name, .. })) => assert_eq!(name, expected),
-                other => panic!("{params:?}: {other:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn the_borders_of_the_ranges_are_accepted() {
-        let params = SamplingParams::new()
-            .with_temperature(0.0)
-            .with_top_k(0)
-            .with_top_p(1.0)
-            .with_min_p(0.0)
-            .with_repetition_penalty(f32::MIN_POSITIVE)
-            .with_repetition_window(1);
-        params.validate().unwrap();
-        SamplingParams::new().with_min_p(1.0).with_top_k(u32::MAX).validate().unwrap();
+impl SamplingParams {
+    /// Adds a token's bias; the last one of a token counts.
+    pub fn with_logit_bias(mut self, token: TokenId, bias: f32) -> Self {
+        self.logit_bias.get_or_insert_default().insert(token, bias);
+        self
     }
 }

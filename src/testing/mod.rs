@@ -7,8 +7,10 @@
 
 mod drafter;
 mod gguf_writer;
+mod probes;
 mod quantize;
 mod safetensors_writer;
+mod sampler;
 mod tiny;
 mod vocabulary;
 mod weight_source;
@@ -18,6 +20,7 @@ pub use drafter::check_drafter;
 pub use gguf_writer::GgufWriter;
 pub use quantize::quantize_blocks;
 pub use safetensors_writer::safetensors_bytes;
+pub use sampler::check_sampler;
 pub use tiny::{Architecture, TinyModel};
 pub use vocabulary::TokenizerKind;
 pub use weight_source::check_weight_source;

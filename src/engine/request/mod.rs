@@ -1,9 +1,11 @@
 //! What a host asks for.
 
+mod sampling;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sample::{Sampler, SamplingParams};
+use crate::sample::{LogprobsMode, Sampler, SamplingParams};
 use crate::tokenizer::Message;
 use crate::types::TokenId;
 
@@ -38,6 +40,7 @@ pub struct Request {
     pub(super) stop: Vec<String>,
     pub(super) stop_tokens: Vec<TokenId>,
     pub(super) logprobs: Option<usize>,
+    pub(super) logprobs_mode: LogprobsMode,
     pub(super) prompt_logprobs: Option<usize>,
     pub(super) n: usize,
     pub(super) echo: bool,
@@ -59,6 +62,7 @@ impl Request {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             logprobs: None,
+            logprobs_mode: LogprobsMode::Raw,
             prompt_logprobs: None,
             n: 1,
             echo: false,
@@ -97,42 +101,6 @@ impl Request {
         self
     }
 
-    /// Sampling temperature: 0 (the default) takes the most probable token, 1 samples as the model says.
-    pub fn temperature(mut self, temperature: f32) -> Request {
-        self.params.temperature = Some(temperature);
-        self
-    }
-
-    /// Keeps the k most probable tokens.
-    pub fn top_k(mut self, top_k: u32) -> Request {
-        self.params.top_k = Some(top_k);
-        self
-    }
-
-    /// Keeps the smallest set of most probable tokens with at least this mass, in (0, 1].
-    pub fn top_p(mut self, top_p: f32) -> Request {
-        self.params.top_p = Some(top_p);
-        self
-    }
-
-    /// Keeps tokens with at least this share of the most probable one's probability, in [0, 1].
-    pub fn min_p(mut self, min_p: f32) -> Request {
-        self.params.min_p = Some(min_p);
-        self
-    }
-
-    /// Divides the positive logits of tokens seen before, and multiplies the negative ones; above 0, 1 is neutral.
-    pub fn repetition_penalty(mut self, penalty: f32) -> Request {
-        self.params.repetition_penalty = Some(penalty);
-        self
-    }
-
-    /// All sampling parameters at once.
-    pub fn params(mut self, params: SamplingParams) -> Request {
-        self.params = params;
-        self
-    }
-
     /// The seed of the draws: the same request with the same seed gives the same tokens. Default: from the
     /// operating system, reported in the output.
     pub fn seed(mut self, seed: u64) -> Request {
@@ -158,10 +126,16 @@ impl Request {
         self
     }
 
-    /// Reports the log-probability of each generated token and of the `top` most probable ones, before any
-    /// sampling parameter changes them.
+    /// Reports the log-probability of each generated token and of the `top` most probable ones; see
+    /// [`logprobs_mode`](Request::logprobs_mode).
     pub fn logprobs(mut self, top: usize) -> Request {
         self.logprobs = Some(top);
+        self
+    }
+
+    /// Which probabilities [`logprobs`](Request::logprobs) reports; default: the model's own.
+    pub fn logprobs_mode(mut self, mode: LogprobsMode) -> Request {
+        self.logprobs_mode = mode;
         self
     }
 
