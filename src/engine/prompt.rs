@@ -45,19 +45,15 @@ impl Engine {
     pub(super) fn prepare(&self, id: SequenceId, request: Request) -> Result<Answer> {
         let tokens = self.encode(&request)?;
         self.check_tokens(&tokens)?;
-        let (prompt, context) = (tokens.len(), self.context);
-        let room = context.saturating_sub(prompt);
-        if room == 0 && request.max_tokens != Some(0) {
-            return Err(RequestError::ContextExceeded { prompt, context }.into());
-        }
-        let max_tokens = request.max_tokens.map_or(room, |max| max.min(room));
+        let prompt = tokens.len();
+        let max_tokens = self.answer_room(prompt, request.max_tokens)?;
         if let Some(top) = request.logprobs {
             if top > self.vocab_size() {
                 let range = "at most the size of the vocabulary";
                 return Err(RequestError::InvalidParameter { name: "logprobs", value: top.to_string(), range }.into());
             }
         }
-        let blocks = self.layout.blocks_needed(prompt + max_tokens, self.step_tokens);
+        let blocks = self.layout.blocks_needed(prompt.saturating_add(max_tokens), self.step_tokens);
         let capacity = self.arena.capacity();
         if blocks > capacity {
             return Err(ResourceError::CacheTooSmall { needed: blocks, capacity }.into());
@@ -93,6 +89,24 @@ impl Engine {
             logprobs: Vec::new(),
             times: Times { submitted, ..Times::default() },
         })
+    }
+
+    /// How many tokens an answer may have. Beyond the context goes only what is asked for, and only where the cache
+    /// policy bounds the cache.
+    fn answer_room(&self, prompt: usize, asked: Option<usize>) -> Result<usize> {
+        let context = self.context;
+        let room = context.saturating_sub(prompt);
+        match asked {
+            Some(max_tokens) if self.layout.is_bounded() => Ok(max_tokens),
+            Some(0) => Ok(0),
+            None if room == 0 && self.layout.is_bounded() => {
+                let range = "a number, since the prompt fills the context and the cache policy sets no end";
+                let (name, value) = ("max_tokens", "not set".to_string());
+                Err(RequestError::InvalidParameter { name, value, range }.into())
+            }
+            _ if room == 0 => Err(RequestError::ContextExceeded { prompt, context }.into()),
+            _ => Ok(asked.map_or(room, |max| max.min(room))),
+        }
     }
 
     pub(super) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {

@@ -59,7 +59,9 @@ impl Engine {
 
     /// Plans the step and takes its blocks. A request that the system has no memory for ends.
     fn reserve(&mut self, events: &mut Vec<Event>) -> Vec<(SequenceId, usize)> {
-        let pending: Vec<usize> = self.running.iter().map(|a| a.sequence.pending()).collect();
+        // No step goes past a place where the cache policy acts.
+        let runnable = |s: &Sequence| self.layout.runnable(s.cache.len(), s.pending(), s.prompt_len);
+        let pending: Vec<usize> = self.running.iter().map(|a| runnable(&a.sequence)).collect();
         let (mut shares, mut failed) = (Vec::new(), Vec::new());
         for share in schedule::plan(&pending, self.step_tokens) {
             let answer = &mut self.running[share.index];
@@ -102,7 +104,9 @@ impl Engine {
         });
         for (id, rows) in shares {
             if let Some(answer) = running.iter_mut().find(|a| a.id == *id) {
-                answer.sequence.cache.advance(layout, arena, *rows);
+                let Sequence { cache, prompt_len, .. } = &mut answer.sequence;
+                cache.advance(layout, arena, *rows);
+                choices.extend(cache.act(layout, arena, *prompt_len).err().map(|error| (*id, Err(error))));
             }
         }
         choices

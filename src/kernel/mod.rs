@@ -24,7 +24,7 @@ mod vector;
 mod tests;
 
 pub use activations::{Activations, Precision};
-pub use attention::{attention, AttentionShape, AttentionSpan};
+pub use attention::{attention, AttentionShape, AttentionSpan, LiveBlock};
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
 pub use matmul::matmul;

@@ -13,7 +13,8 @@ use crate::Result;
 /// Rows whose logits are computed at a time when many are asked for.
 const LOGIT_ROWS: usize = 64;
 
-/// Consecutive new tokens of one sequence. Their blocks are reserved; the cache's length is the first one's index.
+/// Consecutive new tokens of one sequence. Their blocks are reserved; the cache's length is the first one's index. All
+/// caches of a forward have one layout.
 pub(crate) struct Span<'a> {
     pub(crate) tokens: &'a [TokenId],
     pub(crate) cache: &'a SequenceCache,
@@ -39,6 +40,8 @@ struct Workspace {
     x: Vec<f32>,
     normed: Vec<f32>,
     q: Vec<f32>,
+    /// The queries again, rotated for the sinks.
+    sink_q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     attended: Vec<f32>,
@@ -50,6 +53,9 @@ struct Workspace {
     positions: Vec<usize>,
     /// Cosines and sines, per kind of rotation.
     angles: Vec<(Vec<f32>, Vec<f32>)>,
+    /// The same at the positions as which rows score their sinks; no positions in a step whose rows need none.
+    sink_positions: Vec<usize>,
+    sink_angles: Vec<(Vec<f32>, Vec<f32>)>,
     logits: Vec<f32>,
 }
 
@@ -75,7 +81,8 @@ impl Decoder {
         let output_norm = weights.vector("output_norm.weight", hidden)?;
         let layers = spec.layers.iter().enumerate();
         let layers = layers.map(|(i, layer)| Layer::load(&mut weights, &spec, layer, i)).collect::<Result<_>>()?;
-        let workspace = Workspace { angles: vec![Default::default(); spec.ropes.len()], ..Workspace::default() };
+        let angles = vec![Default::default(); spec.ropes.len()];
+        let workspace = Workspace { angles: angles.clone(), sink_angles: angles, ..Workspace::default() };
         Ok(Decoder { spec, cpu: cpu.clone(), precision, embedding, head, layers, output_norm, workspace })
     }
 
@@ -131,11 +138,20 @@ impl Decoder {
         for (rope, (cos, sin)) in spec.ropes.iter().zip(&mut w.angles) {
             rope.angles(cpu, &w.positions, cos, sin);
         }
+        w.sink_positions.clear();
+        let limit = spans.first().and_then(|s| s.cache.sink_position());
+        if let Some(limit) = limit.filter(|limit| w.positions.iter().any(|p| p > limit)) {
+            w.sink_positions.extend(w.positions.iter().map(|&p| p.min(limit)));
+            for (rope, (cos, sin)) in spec.ropes.iter().zip(&mut w.sink_angles) {
+                rope.angles(cpu, &w.sink_positions, cos, sin);
+            }
+        }
     }
 
     fn attention(&mut self, arena: &mut BlockArena, spans: &[Span<'_>], index: usize, rows: usize) {
         let Decoder { spec, cpu, precision, layers, workspace: w, .. } = self;
-        let (layer, LayerSpec { window, rope, .. }) = (&layers[index], &spec.layers[index]);
+        let (layer, LayerSpec { rope, .. }) = (&layers[index], &spec.layers[index]);
+        let Some(visible) = spans.first().map(|s| s.cache.visible(index)) else { return };
         let (head_dim, kv_heads) = (spec.kv.head_dim, spec.kv.kv_heads);
         w.normed.resize(rows * spec.hidden_size, 0.0);
         w.q.resize(rows * spec.query_width(), 0.0);
@@ -156,6 +172,12 @@ impl Decoder {
                 kernel::rms_norm_in_place(cpu, values, norm, spec.norm_eps);
             }
         }
+        let sinks_move = visible.sinks > 0 && !w.sink_positions.is_empty();
+        if sinks_move {
+            let (cos, sin) = &w.sink_angles[*rope];
+            w.sink_q.clone_from(&w.q);
+            kernel::rope(cpu, &mut w.sink_q, spec.heads, head_dim, spec.pairing, cos, sin);
+        }
         let (cos, sin) = &w.angles[*rope];
         kernel::rope(cpu, &mut w.q, spec.heads, head_dim, spec.pairing, cos, sin);
         kernel::rope(cpu, &mut w.k, kv_heads, head_dim, spec.pairing, cos, sin);
@@ -172,17 +194,20 @@ impl Decoder {
                 let (key, value) = (&w.k[values.clone()], &w.v[values]);
                 arena.blocks_mut().write(table[at / BLOCK_TOKENS], at % BLOCK_TOKENS, key, value);
             }
-            views.push(AttentionSpan { first_row: row, rows: span.tokens.len(), first_index, table });
+            let live = span.cache.live(index);
+            views.push(AttentionSpan { first_row: row, rows: span.tokens.len(), first_index, table, live });
             row += span.tokens.len();
         }
         let shape = AttentionShape {
             heads: spec.heads,
             scale: spec.attention_scale,
             softcap: spec.attention_softcap,
-            window: *window,
+            window: visible.window,
+            sinks: visible.sinks,
         };
+        let sink_q = sinks_move.then_some(&w.sink_q[..]);
         w.attended.resize(rows * spec.query_width(), 0.0);
-        kernel::attention(cpu, &shape, arena.blocks(), &views, &w.q, &mut w.attended);
+        kernel::attention(cpu, &shape, arena.blocks(), &views, &w.q, sink_q, &mut w.attended);
 
         w.block.resize(rows * spec.hidden_size, 0.0);
         let outs: &mut [&mut [f32]] = &mut [&mut w.block];

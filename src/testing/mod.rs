@@ -4,6 +4,7 @@
 //!
 //! Knows the formats that `source` reads; no part of the library outside of tests may use this module.
 
+mod cache_policy;
 mod gguf_writer;
 mod k_quants;
 mod quantize;
@@ -11,6 +12,7 @@ mod tiny;
 mod vocabulary;
 mod weights;
 
+pub use cache_policy::check_cache_policy;
 pub use gguf_writer::GgufWriter;
 pub use quantize::quantize_blocks;
 pub use tiny::{Architecture, TinyModel};
