@@ -56,13 +56,14 @@
 //! |---|---|
 //! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, safetensors directories, memory, the hub |
 //! | [`tokenizer`] | text to tokens and back, chat templates |
+//! | [`cache`] | keys and values in blocks: trait [`CachePolicy`], windows and sinks |
 //! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
 //! | [`quant`] | how weights are kept and multiplied: trait [`quant::Quantizer`], requantization at load |
 //! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
 //! | [`stream`] | stop strings |
 //! | [`engine`] | builder, requests, steps, events |
 //!
-//! Between them, and private: weights (packing), cache (KV blocks), model (the decoder), schedule (who runs next).
+//! Between them, and private: weights (packing), model (the decoder), schedule (who runs next).
 //!
 //! # Features
 //!
@@ -76,12 +77,12 @@
 mod error;
 mod types;
 
+pub mod cache;
 pub mod kernel;
 pub mod quant;
 pub mod source;
 pub mod tokenizer;
 
-mod cache;
 mod model;
 mod schedule;
 mod weights;
@@ -95,6 +96,7 @@ pub mod stream;
 pub mod testing;
 
 // The public interface is:
+pub use cache::CachePolicy;
 pub use candle_core as candle;
 pub use engine::{
     Engine, EngineBuilder, EngineHandle, Event, Generation, Output, Piece, Request, Score, TokenStream, Usage,

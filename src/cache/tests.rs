@@ -1,11 +1,19 @@
 //! The arena's bookkeeping under random work, and what sliding layers free.
 
+use std::sync::Arc;
+
 use super::arena::OutOfBlocks;
+use super::policy_tests::Scatter;
 use super::*;
 use crate::kernel::{KvFormat, KvShape, BLOCK_TOKENS};
 
 fn arena(capacity: usize) -> BlockArena {
     BlockArena::new(KvFormat::F32, KvShape { kv_heads: 1, head_dim: 2 }, capacity)
+}
+
+fn check_all(layout: &CacheLayout, arena: &BlockArena, sequences: &[SequenceCache]) {
+    sequences.iter().for_each(|s| s.check_integrity(layout).unwrap());
+    check(arena, sequences);
 }
 
 fn check(arena: &BlockArena, sequences: &[SequenceCache]) {
@@ -14,47 +22,63 @@ fn check(arena: &BlockArena, sequences: &[SequenceCache]) {
 
 #[test]
 fn random_work_keeps_every_block_in_one_place() {
-    let layout = CacheLayout::new([None, Some(40), Some(40), None]);
+    let windows = || [None, Some(40), Some(40), None];
+    let policy = |policy: Arc<dyn CachePolicy>| CacheLayout::with_policy(windows(), policy, 1 << 20).unwrap();
+    for layout in [
+        CacheLayout::new(windows()),
+        policy(Arc::new(Window { size: 50, sinks: 5 })),
+        policy(Arc::new(Window { size: 20, sinks: 33 })),
+        policy(Arc::new(Scatter { interval: 7 })),
+        policy(Arc::new(Scatter { interval: 64 })),
+    ] {
+        random_work(&layout);
+    }
+}
+
+fn random_work(layout: &CacheLayout) {
     let mut arena = arena(150);
     let mut sequences: Vec<SequenceCache> = Vec::new();
     let mut seed = 1u64;
-    let (mut refused, mut forked, mut cut) = (0, 0, 0);
+    let (mut refused, mut forked, mut cut, mut dropped) = (0, 0, 0, 0);
     for _ in 0..3000 {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let r = (seed >> 33) as usize;
+        let i = r / 7 % sequences.len().max(1);
         match r % 7 {
-            0 => sequences.push(SequenceCache::new(&layout)),
-            1 if !sequences.is_empty() => {
-                let mut gone = sequences.swap_remove(r / 7 % sequences.len());
-                gone.clear(&mut arena);
-            }
-            2 if !sequences.is_empty() => match sequences[r / 7 % sequences.len()].fork(&mut arena) {
+            0 => sequences.push(SequenceCache::new(layout)),
+            _ if sequences.is_empty() => {}
+            1 => sequences.swap_remove(i).clear(&mut arena),
+            2 => match sequences[i].fork(layout, &mut arena) {
                 Ok(twin) => {
                     sequences.push(twin);
                     forked += 1;
                 }
                 Err(error) => assert!(error.to_string().contains("memory"), "{error}"),
             },
-            3 if !sequences.is_empty() => {
-                let i = r / 7 % sequences.len();
+            3 => {
                 let len = sequences[i].len().saturating_sub(r / 64 % 40);
                 let possible = sequences[i].can_truncate(len);
                 assert_eq!(sequences[i].truncate(&mut arena, len), possible);
                 cut += usize::from(possible);
             }
-            _ if !sequences.is_empty() => {
-                let i = r / 7 % sequences.len();
-                let tokens = r / 64 % 50;
+            _ => {
+                let tokens = layout.runnable(sequences[i].len(), r / 64 % 50, 60);
                 match sequences[i].reserve(&mut arena, tokens) {
-                    Ok(()) => sequences[i].advance(&layout, &mut arena, tokens),
+                    Ok(()) => {
+                        sequences[i].advance(layout, &mut arena, tokens);
+                        let held = sequences[i].held().count();
+                        sequences[i].act(layout, &mut arena, 60).unwrap();
+                        dropped += held - sequences[i].held().count();
+                        assert!(held <= layout.blocks_needed(sequences[i].len(), 50), "{layout:?}");
+                    }
                     Err(OutOfBlocks) => refused += 1,
                 }
             }
-            _ => {}
         }
-        check(&arena, &sequences);
+        check_all(layout, &arena, &sequences);
     }
     assert!(refused > 0 && forked > 0 && cut > 0, "{refused} {forked} {cut}");
+    assert_eq!(dropped > 0, layout.facts.acts != Acts::Never);
     sequences.iter_mut().for_each(|s| s.clear(&mut arena));
     assert_eq!(arena.used(), 0);
 }
@@ -162,18 +186,26 @@ fn forks_have_the_same_content_and_go_their_own_way() {
             use crate::kernel::{attention, AttentionShape, AttentionSpan, Cpu};
             let run = |layer: usize| {
                 let window = [Some(40), None][layer];
-                let shape = AttentionShape { heads: 1, scale: 1e-3, softcap: None, window };
+                let shape = AttentionShape { heads: 1, scale: 1e-3, softcap: None, window, sinks: 0 };
                 let (table, first_index) = (sequence.table(layer), sequence.len() - 1);
-                let span = AttentionSpan { first_row: 0, rows: 1, first_index, table };
+                let span = AttentionSpan { first_row: 0, rows: 1, first_index, table, live: None };
                 let mut out = vec![0.0; 4];
-                attention(&Cpu::new(1).unwrap(), &shape, arena.blocks(), &[span], &[0.1, 0.2, -0.3, 0.4], &mut out);
+                attention(
+                    &Cpu::new(1).unwrap(),
+                    &shape,
+                    arena.blocks(),
+                    &[span],
+                    &[0.1, 0.2, -0.3, 0.4],
+                    None,
+                    &mut out,
+                );
                 out
             };
             vec![run(0), run(1)]
         };
         grow(&mut arena, &mut sequence, 100, 1.0);
         let before = outcome(&arena, &sequence);
-        let mut twin = sequence.fork(&mut arena).unwrap();
+        let mut twin = sequence.fork(&layout, &mut arena).unwrap();
         assert_eq!(outcome(&arena, &twin), before);
         grow(&mut arena, &mut twin, 2, -1.0);
         assert_eq!(outcome(&arena, &sequence), before);

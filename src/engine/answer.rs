@@ -8,7 +8,9 @@ use super::mask::TokenSet;
 use super::output::{Output, Piece, Usage};
 use crate::cache::SequenceCache;
 use crate::draft::{DraftLength, Verification};
-use crate::sample::{draw, log_probs, processed_log_probs, LogprobsMode, Distribution, LogProbs, NoiseKey, SampleContext, SamplerSession};
+use crate::sample::{
+    draw, log_probs, processed_log_probs, Distribution, LogProbs, LogprobsMode, NoiseKey, SampleContext, SamplerSession,
+};
 use crate::schedule::Sequence;
 use crate::stream::StopMatcher;
 use crate::tokenizer::Detokenizer;

@@ -8,7 +8,7 @@ use super::clock::{Clock, SystemClock};
 use super::drafting::Drafting;
 use super::mask::TokenSet;
 use super::Engine;
-use crate::cache::BlockArena;
+use crate::cache::{BlockArena, CachePolicy, Full};
 use crate::candle::Device;
 use crate::draft::{DraftContext, Drafter};
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
@@ -39,6 +39,7 @@ pub struct EngineBuilder {
     quantizer: Box<dyn Quantizer>,
     require_invariance: bool,
     kv_format: Option<KvFormat>,
+    cache_policy: Arc<dyn CachePolicy>,
     max_context: Option<usize>,
     max_sequences: usize,
     kv_tokens: Option<usize>,
@@ -71,6 +72,7 @@ impl EngineBuilder {
             quantizer: Box::new(Stored),
             require_invariance: false,
             kv_format: None,
+            cache_policy: Arc::new(Full),
             max_context: None,
             max_sequences: MAX_SEQUENCES,
             kv_tokens: None,
@@ -137,7 +139,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Tokens that prompt and answer of a request may have together; default and most: the model's context.
+    /// Which positions the KV cache keeps; default: [`Full`], all that the model's layers see. A policy that bounds
+    /// the cache, such as [`Window`](crate::cache::Window), lets prompt and answer outgrow the context.
+    pub fn cache_policy(mut self, policy: impl CachePolicy) -> EngineBuilder {
+        self.cache_policy = Arc::new(policy);
+        self
+    }
+
+    /// Tokens that prompt and answer of a request may have together; default and most: the model's context. Where the
+    /// cache policy bounds the cache, only the default of `max_tokens` comes from it.
     pub fn max_context(mut self, tokens: usize) -> EngineBuilder {
         self.max_context = Some(tokens);
         self
@@ -246,14 +256,15 @@ impl EngineBuilder {
         in_range("max_context", context, 1, model.context_length())?;
         in_range("max_sequences", self.max_sequences, 1, 1 << 16)?;
         in_range("step_tokens", self.step_tokens, 1, 1 << 20)?;
-        let layout = model.cache_layout();
-        let sequence = layout.blocks_needed(context, self.step_tokens);
+        let layout = model.cache_layout(self.cache_policy)?;
+        let longest = if layout.is_bounded() { usize::MAX } else { context };
+        let all = layout.blocks_needed(longest, self.step_tokens).saturating_mul(self.max_sequences);
         let capacity = match self.kv_tokens {
             Some(tokens) => {
                 in_range("kv_tokens", tokens, BLOCK_TOKENS, usize::MAX)?;
-                layout.blocks_needed(tokens, self.step_tokens)
+                layout.blocks_of(tokens).min(all)
             }
-            None => sequence.saturating_mul(self.max_sequences),
+            None => all,
         };
         let format = self.kv_format.unwrap_or(match self.precision {
             Precision::F32 => KvFormat::F32,

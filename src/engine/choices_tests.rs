@@ -178,9 +178,8 @@ fn prompt_log_probabilities_equal_the_score() {
 fn processed_log_probabilities_are_those_of_the_draw() {
     use crate::sample::LogprobsMode;
     let mut engine = engine(&TinyModel::llama(), |b| b);
-    let request = |mode| {
-        Request::tokens(prompts()[2].clone()).max_tokens(8).ignore_eos(true).logprobs(5).logprobs_mode(mode)
-    };
+    let request =
+        |mode| Request::tokens(prompts()[2].clone()).max_tokens(8).ignore_eos(true).logprobs(5).logprobs_mode(mode);
     // The greedy choice is certain.
     let greedy = engine.complete(request(LogprobsMode::Processed)).unwrap();
     for entry in greedy.logprobs.unwrap() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::answer::{guarded, Answer};
+use crate::cache::CacheLayout;
 use crate::draft::{DraftBatch, DraftContext, DraftJob, Drafter, Verification};
 use crate::types::SequenceId;
 use crate::Result;
@@ -59,7 +60,7 @@ impl Drafting {
     }
 
     /// Gives each answer that decodes a draft, within `budget` rows of the step.
-    pub(super) fn propose(&mut self, running: &mut [Answer], budget: usize) {
+    pub(super) fn propose(&mut self, running: &mut [Answer], layout: &CacheLayout, budget: usize) {
         let decoding = running.iter().filter(|a| a.sequence.decodes()).count();
         if decoding == 0 {
             return;
@@ -67,7 +68,10 @@ impl Drafting {
         let share = budget.saturating_sub(decoding) / decoding;
         let mut jobs = Vec::new();
         for (index, answer) in running.iter_mut().enumerate() {
-            let max_tokens = answer.draft_room().min(share);
+            // Rows behind a place where the cache policy acts would see what it is to drop.
+            let (len, prompt_len) = (answer.sequence.cache.len(), answer.sequence.prompt_len);
+            let uncut = layout.runnable(len, 1 + share, prompt_len).saturating_sub(1);
+            let max_tokens = answer.draft_room().min(uncut);
             if max_tokens > 0 {
                 jobs.push((index, answer.drafting.length.next().min(max_tokens)));
             }

@@ -55,7 +55,7 @@ fn every_sampler() -> Vec<SamplingParams> {
     let warm = || SamplingParams::new().with_temperature(0.8);
     vec![
         warm(),
-        warm().with_dynatemp_range(0.5).with_dynatemp_exponent(1.3),
+        warm().with_dynamic_temperature_range(0.5).with_dynamic_temperature_exponent(1.3),
         warm().with_top_n_sigma(1.5),
         warm().with_top_k(12),
         warm().with_typical_p(0.7),

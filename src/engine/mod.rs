@@ -162,7 +162,7 @@ impl Engine {
         &self.tokenizer
     }
 
-    /// Tokens that prompt and answer may have together.
+    /// Tokens that prompt and answer may have together, unless the cache policy bounds the cache.
     pub fn context_length(&self) -> usize {
         self.context
     }
@@ -215,7 +215,8 @@ impl Engine {
     #[cfg(any(test, feature = "testing"))]
     pub fn check_integrity(&self) -> std::result::Result<(), String> {
         let answers = self.running.iter().chain(&self.waiting);
-        self.arena.check_integrity(answers.flat_map(|a| a.sequence.cache.held()))?;
+        self.arena.check_integrity(answers.clone().flat_map(|a| a.sequence.cache.held()))?;
+        answers.into_iter().try_for_each(|a| a.sequence.cache.check_integrity(&self.layout))?;
         let committed: usize = self.running.iter().map(Answer::claimed).sum();
         if committed != self.committed || committed < self.arena.used() {
             return Err(format!(
@@ -228,6 +229,8 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+mod cache_tests;
 #[cfg(test)]
 mod choices_tests;
 #[cfg(test)]

@@ -50,18 +50,19 @@ impl Engine {
     pub(super) fn prepare(&self, id: SequenceId, mut request: Request) -> Result<Answer> {
         let tokens = self.encode(&request)?;
         self.check_tokens(&tokens)?;
-        let (prompt, context) = (tokens.len(), self.context);
-        let room = context.saturating_sub(prompt);
-        if room == 0 && request.max_tokens != Some(0) {
-            return Err(RequestError::ContextExceeded { prompt, context }.into());
-        }
-        let max_tokens = request.max_tokens.map_or(room, |max| max.min(room));
+        let prompt = tokens.len();
+        let max_tokens = self.answer_room(prompt, request.max_tokens)?;
         let limits = self.limits(&request, max_tokens)?;
         let choices = in_range("n", request.n, 1, self.max_sequences, "from 1 to the engine's `max_sequences`")? as u32;
+        if choices > 1 && !self.layout.can_fork()? {
+            return Err(
+                RequestError::CannotFork { part: format!("the cache policy `{}`", self.layout.policy_name()) }.into()
+            );
+        }
         for (name, top) in [("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)] {
             in_range(name, top.unwrap_or(0), 0, self.vocab_size(), "at most the size of the vocabulary")?;
         }
-        let blocks = self.layout.blocks_needed(prompt + max_tokens, self.step_tokens);
+        let blocks = self.layout.blocks_needed(prompt.saturating_add(max_tokens), self.step_tokens);
         let (needed, capacity) = (blocks.saturating_mul(request.n), self.arena.capacity());
         if needed > capacity {
             return Err(ResourceError::CacheTooSmall { needed, capacity }.into());
@@ -121,9 +122,8 @@ impl Engine {
     fn resolve_breakers(&self, params: &mut SamplingParams) -> Result<()> {
         let tokenizer = &self.tokenizer;
         let bytes_of = |token| if tokenizer.is_control(token) { None } else { tokenizer.token_bytes(token) };
-        params.resolve_dry_breakers(tokenizer.vocab_size(), bytes_of, |text| {
-            tokenizer.encode(text, EncodeOptions::PLAIN)
-        })
+        params
+            .resolve_dry_breakers(tokenizer.vocab_size(), bytes_of, |text| tokenizer.encode(text, EncodeOptions::PLAIN))
     }
 
     /// The tokens that the request may choose: the engine's, as far as it allows and does not ban them.
@@ -145,6 +145,24 @@ impl Engine {
             return Err(RequestError::NoAllowedToken.into());
         }
         Ok(Arc::new(legal))
+    }
+
+    /// How many tokens an answer may have. Beyond the context goes only what is asked for, and only where the cache
+    /// policy bounds the cache.
+    fn answer_room(&self, prompt: usize, asked: Option<usize>) -> Result<usize> {
+        let context = self.context;
+        let room = context.saturating_sub(prompt);
+        match asked {
+            Some(max_tokens) if self.layout.is_bounded() => Ok(max_tokens),
+            Some(0) => Ok(0),
+            None if room == 0 && self.layout.is_bounded() => {
+                let range = "a number, since the prompt fills the context and the cache policy sets no end";
+                let (name, value) = ("max_tokens", "not set".to_string());
+                Err(RequestError::InvalidParameter { name, value, range }.into())
+            }
+            _ if room == 0 => Err(RequestError::ContextExceeded { prompt, context }.into()),
+            _ => Ok(asked.map_or(room, |max| max.min(room))),
+        }
     }
 
     pub(super) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {

@@ -13,12 +13,12 @@ impl Engine {
     /// has no prediction, so `first` 0 means 1), and the logits after the last one.
     ///
     /// # Errors
-    /// No tokens, tokens outside the vocabulary, more than the context, `first` beyond the end, a KV cache that
-    /// running requests have claimed, logits that are not finite, a quantizer's matrix that fails.
+    /// No tokens, tokens outside the vocabulary, more than the context where the cache policy sets no bound, `first`
+    /// beyond the end, a KV cache that running requests have claimed, logits that are not finite, a part that fails.
     pub fn score(&mut self, tokens: &[TokenId], first: usize) -> Result<Score> {
         self.check_tokens(tokens)?;
         let (prompt, context) = (tokens.len(), self.context);
-        if prompt > context {
+        if prompt > context && !self.layout.is_bounded() {
             return Err(RequestError::ContextExceeded { prompt, context }.into());
         }
         if first > prompt {
@@ -41,8 +41,10 @@ impl Engine {
         let vocab = model.vocab_size();
         let mut scores: Vec<Result<LogProbs, Error>> = Vec::with_capacity(tokens.len().saturating_sub(first));
         let mut last_logits = Vec::new();
-        for chunk in tokens.chunks(self.step_tokens) {
+        while cache.len() < tokens.len() {
             let begin = cache.len();
+            let rows = self.step_tokens.min(tokens.len() - begin);
+            let chunk = &tokens[begin..begin + layout.runnable(begin, rows, tokens.len())];
             cache.reserve(arena, chunk.len()).map_err(|_| ResourceError::OutOfMemory)?;
             // The row of index i predicts the token at i + 1.
             let end = begin + chunk.len();
@@ -61,6 +63,7 @@ impl Engine {
                 }
             })?;
             cache.advance(layout, arena, chunk.len());
+            cache.act(layout, arena, tokens.len())?;
         }
         let scores: Vec<LogProbs> = scores.into_iter().collect::<Result<_>>()?;
         let log_probs = scores.iter().map(|s| s.chosen.log_prob).collect();

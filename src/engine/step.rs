@@ -36,7 +36,7 @@ impl Engine {
         self.expire(events);
         self.admit();
         if let Some(drafting) = &mut self.drafting {
-            drafting.propose(&mut self.running, self.step_tokens);
+            drafting.propose(&mut self.running, &self.layout, self.step_tokens);
         }
         let shares = self.reserve(events);
         let happened = self.forward(&shares);
@@ -96,7 +96,12 @@ impl Engine {
             .running
             .iter()
             .map(|a| Pending {
-                rows: a.sequence.pending() + a.drafting.verification.draft().len(),
+                // No step goes past a place where the cache policy acts.
+                rows: self.layout.runnable(
+                    a.sequence.cache.len(),
+                    a.sequence.pending() + a.drafting.verification.draft().len(),
+                    a.sequence.prompt_len,
+                ),
                 decodes: a.sequence.decodes(),
             })
             .collect();
@@ -186,10 +191,17 @@ impl Engine {
         drop(spans);
         for ((share, before), mut cache) in shares.iter().zip(lengths).zip(caches) {
             let sequence = &mut running[share.index].sequence;
-            // The last chosen token has not run, and what follows it of a draft is overwritten later.
+            // The last chosen token has not run, and what followed it of a draft is taken back.
             let known = before.max(sequence.tokens.len().saturating_sub(1));
-            cache.advance(layout, arena, share.rows.min(known - cache.len()));
-            sequence.cache = cache;
+            let kept = known.min(cache.len() + share.rows);
+            cache.extend(share.rows);
+            // Always possible: nothing is freed between the two.
+            let _ = cache.truncate(arena, kept);
+            cache.commit(layout, arena);
+            if let Err(error) = cache.act(layout, arena, sequence.prompt_len) {
+                happened.push(Happened { id: running[share.index].id, result: Err(error) });
+            }
+            running[share.index].sequence.cache = cache;
         }
         if let Err(error) = computed {
             return self.fail(shares, error);
@@ -207,9 +219,9 @@ impl Engine {
     fn separate(&mut self, born: Vec<(usize, Answer)>, happened: &mut Vec<Happened>) {
         for (index, mut answer) in born {
             let parent = &self.running[index].sequence.cache;
-            match parent.fork(&mut self.arena) {
+            match parent.fork(&self.layout, &mut self.arena) {
                 Ok(cache) => answer.sequence.cache = cache,
-                Err(_) => happened.push(Happened { id: answer.id, result: Err(ResourceError::OutOfMemory.into()) }),
+                Err(error) => happened.push(Happened { id: answer.id, result: Err(error) }),
             }
             if let Some(drafting) = &mut self.drafting {
                 answer.drafting = DraftState::new(drafting.max_tokens());

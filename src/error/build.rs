@@ -79,4 +79,25 @@ pub enum BuildError {
         /// The device asked for.
         device: String,
     },
+    /// A cache policy's answers about itself contradict each other.
+    #[error("cache policy `{policy}`: {reason}")]
+    InvalidCachePolicy {
+        /// The policy's name.
+        policy: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// A cache policy keeps more positions than the model can tell apart.
+    #[error(
+        "cache policy `{policy}` keeps up to {kept} positions, but the model's context has {context}; \
+         use a smaller window, fewer sinks, or another model"
+    )]
+    CachePolicyContext {
+        /// The policy's name.
+        policy: String,
+        /// Positions that it keeps, sinks included.
+        kept: usize,
+        /// The model's context.
+        context: usize,
+    },
 }

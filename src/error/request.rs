@@ -53,6 +53,24 @@ pub enum RequestError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A cache policy dropped positions that it may not drop, or kept more than it stated.
+    #[error("the cache policy `{policy}` made an invalid choice at position {position}: {reason}")]
+    InvalidEviction {
+        /// The policy's name.
+        policy: String,
+        /// The number of positions stored when it chose.
+        position: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A part of the engine keeps state that cannot be copied, as several answers to one prompt need.
+    #[error("the {part} `{name}` cannot copy its state; ask for one answer or use another {part}")]
+    CannotFork {
+        /// The kind of part.
+        part: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// The prompt leaves no room for an answer.
     #[error("the prompt has {prompt} tokens, the context holds {context}; shorten the prompt")]
     ContextExceeded {
@@ -60,6 +78,12 @@ pub enum RequestError {
         prompt: usize,
         /// Tokens that prompt and answer may have together.
         context: usize,
+    },
+    /// Several answers need copies of a state that its owner cannot copy.
+    #[error("{part} cannot copy the state of a sequence, which several answers to one prompt need; ask for n = 1")]
+    CannotFork {
+        /// The part.
+        part: String,
     },
     /// A prompt without tokens.
     #[error("the prompt is empty; give at least one token")]

@@ -1,10 +1,12 @@
 //! Attention over blocks: the one arithmetic that decode, prefill and verification share.
 //!
-//! For a query at logical index p the keys are those at indices `first..=p` (`first` from the sliding window).
-//! Scores accumulate over head_dim in order. Indices are cut into parts of 256, anchored at index 0; a part has its
-//! own maximum, its sum of weights (32 lanes over the part's blocks in order, then a fixed tree) and its weighted
-//! values (tokens in order). Parts merge in ascending order. Nothing depends on which other queries are computed,
-//! so a row's result is the same in a prompt, a chunk or a decode step.
+//! For a query at logical index p the keys are those that [`AttentionShape`] lets it see and that are live. Scores
+//! accumulate over head_dim in order. Indices are cut into parts of 256, anchored at index 0; a part has its own
+//! maximum, its sum of weights (32 lanes over the part's blocks in order, then a fixed tree) and its weighted values
+//! (tokens in order). Parts merge in ascending order. Nothing depends on which other queries are computed, so a row's
+//! result is the same in a prompt, a chunk or a decode step.
+
+use std::ops::Range;
 
 use super::kv::{KvBlocks, BLOCK_TOKENS};
 use super::vector::{exp, leveled, sum32};
@@ -25,8 +27,10 @@ pub struct AttentionShape {
     pub scale: f32,
     /// `cap * tanh(score / cap)` on scaled scores.
     pub softcap: Option<f32>,
-    /// Keys that a query sees, its own included; `None` sees all.
+    /// The last keys that a query sees, its own included; `None` sees all.
     pub window: Option<usize>,
+    /// The first keys, which every query sees beside its window; without a window it sees them anyway.
+    pub sinks: usize,
 }
 
 /// Consecutive rows of one sequence.
@@ -40,27 +44,90 @@ pub struct AttentionSpan<'a> {
     pub first_index: usize,
     /// Block of each 32 logical indices; entries that no row of the span can see are not read.
     pub table: &'a [u32],
+    /// The blocks that hold live tokens, ascending; `None` where every written token is live.
+    pub live: Option<&'a [LiveBlock]>,
 }
 
-/// First index that a query sees.
-fn first_visible(index: usize, window: Option<usize>) -> usize {
-    window.map_or(0, |w| (index + 1).saturating_sub(w))
+/// A block with the tokens of it that are not dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Place in the table: the block of the logical indices from 32 times this number.
+    pub block: u32,
+    /// Bit t is set where index `32 * block + t` is live or not written yet.
+    pub lanes: u32,
 }
 
-/// `out[r] = softmax(scale * q[r] K^T) V` per head; `q` and `out` are `[rows][heads][head_dim]`.
+impl AttentionShape {
+    /// First index of a query's window.
+    fn window_start(&self, index: usize) -> usize {
+        self.window.map_or(0, |w| (index + 1).saturating_sub(w))
+    }
+
+    /// End of the sinks that are out of a query's window.
+    fn sinks_end(&self, index: usize) -> usize {
+        self.sinks.min(self.window_start(index))
+    }
+
+    /// The lanes of a block that a query may see.
+    fn lanes(&self, index: usize, block: usize) -> u32 {
+        between(block, 0, self.sinks_end(index)) | between(block, self.window_start(index), index + 1)
+    }
+
+    /// Whether a query is so far out that its sinks count as moved up to its window.
+    fn moves_sinks(&self, index: usize) -> bool {
+        self.window.is_some_and(|window| index >= window.saturating_add(self.sinks))
+    }
+}
+
+/// The lanes of a block whose indices lie in `first..end`.
+fn between(block: usize, first: usize, end: usize) -> u32 {
+    let lane = |index: usize| index.saturating_sub(block * BLOCK_TOKENS).min(BLOCK_TOKENS);
+    let (low, high) = (lane(first), lane(end));
+    if low >= high {
+        return 0;
+    }
+    u32::MAX >> (BLOCK_TOKENS - (high - low)) << low
+}
+
+/// Consecutive lanes that are set, ascending.
+fn runs(mut lanes: u32) -> impl Iterator<Item = Range<usize>> {
+    let mut end = 0;
+    std::iter::from_fn(move || {
+        if lanes == 0 {
+            return None;
+        }
+        let skipped = lanes.trailing_zeros();
+        lanes >>= skipped;
+        let len = lanes.trailing_ones();
+        lanes = lanes.checked_shr(len).unwrap_or(0);
+        let start = end + skipped as usize;
+        end = start + len as usize;
+        Some(start..end)
+    })
+}
+
+/// `out[r] = softmax(scale * q[r] K^T) V` per head over the keys that row r sees; `q` and `out` are
+/// `[rows][heads][head_dim]`.
+///
+/// `sink_q` is a second copy of `q`, rotated for the position `sinks + window - 1`: rows at this index or beyond score
+/// their sinks with it, so that the sinks stay as far away as when the window was first full (StreamingLLM,
+/// arXiv 2309.17453). `None` scores sinks with `q`.
 ///
 /// # Panics
-/// If a span reaches outside `q`, `out` or its table, or the head counts do not divide.
+/// If a span reaches outside `q`, `out` or its table, the head counts do not divide, or `sink_q` has another length.
+#[allow(clippy::too_many_arguments)]
 pub fn attention(
     cpu: &Cpu,
     shape: &AttentionShape,
     blocks: &KvBlocks,
     spans: &[AttentionSpan<'_>],
     q: &[f32],
+    sink_q: Option<&[f32]>,
     out: &mut [f32],
 ) {
     let kv = blocks.shape();
     assert!(shape.heads.is_multiple_of(kv.kv_heads) && q.len() == out.len(), "attention heads");
+    assert!(sink_q.is_none_or(|sink_q| sink_q.len() == q.len()), "attention sinks");
     let group = shape.heads / kv.kv_heads;
     let width = shape.heads * kv.head_dim;
     let tiles: Vec<(usize, usize)> = spans
@@ -78,21 +145,39 @@ pub fn attention(
         let head = task % kv.kv_heads;
         let span = &spans[s];
         let rows = TILE_ROWS.min(span.rows - row);
-        let mut tile = Tile::new(rows * group, kv.head_dim);
-        tile.run(cpu, shape, blocks, span, row, rows, head, group, q);
+        let tile = Tile { cpu, shape, blocks, span, row, rows, head, group, q, sink_q };
+        let merged = tile.run();
         for r in 0..rows {
             let at = (span.first_row + row + r) * width + head * group * kv.head_dim;
             // SAFETY: rows of spans are disjoint and each (row, KV head) belongs to one task.
             let target = unsafe { out.slice(at, group * kv.head_dim) };
-            target.copy_from_slice(&tile.merged[r * group * kv.head_dim..(r + 1) * group * kv.head_dim]);
+            target.copy_from_slice(&merged[r * group * kv.head_dim..(r + 1) * group * kv.head_dim]);
         }
     });
 }
 
-/// Working memory of one task: `queries` = rows x query heads of one KV head.
-struct Tile {
+/// One task: some rows of a span with the query heads of one KV head. A query is a row with a head.
+struct Tile<'a> {
+    cpu: &'a Cpu,
+    shape: &'a AttentionShape,
+    blocks: &'a KvBlocks,
+    span: &'a AttentionSpan<'a>,
+    /// The first row, counted in the span.
+    row: usize,
+    rows: usize,
+    head: usize,
+    /// Query heads per KV head.
+    group: usize,
+    q: &'a [f32],
+    sink_q: Option<&'a [f32]>,
+}
+
+/// Working memory of one task.
+struct Buffers {
     /// `[queries][PART]`: scores, then weights.
     scores: Vec<f32>,
+    /// Per row, the lanes of the part's blocks that it sees.
+    lanes: Vec<[u32; PART_BLOCKS]>,
     /// One widened K or V panel.
     panel: Vec<f32>,
     /// `[queries][head_dim]`: values of the current part.
@@ -100,136 +185,132 @@ struct Tile {
     /// `[queries][head_dim]`: values so far.
     merged: Vec<f32>,
     /// Per query: maximum so far and sum of weights so far.
-    running: Vec<(f32, f32)>,
+    running: Vec<[f32; 2]>,
 }
 
-impl Tile {
-    fn new(queries: usize, head_dim: usize) -> Tile {
-        Tile {
+impl Tile<'_> {
+    /// Logical index of a row.
+    fn index(&self, r: usize) -> usize {
+        self.span.first_index + self.row + r
+    }
+
+    /// `[queries][head_dim]`: the result.
+    fn run(&self) -> Vec<f32> {
+        let (queries, dim) = (self.rows * self.group, self.blocks.shape().head_dim);
+        let mut buffers = Buffers {
             scores: vec![0.0; queries * PART],
-            panel: vec![0.0; head_dim * BLOCK_TOKENS],
-            part: vec![0.0; queries * head_dim],
-            merged: vec![0.0; queries * head_dim],
-            running: vec![(f32::NEG_INFINITY, 0.0); queries],
+            lanes: vec![[0; PART_BLOCKS]; self.rows],
+            panel: vec![0.0; dim * BLOCK_TOKENS],
+            part: vec![0.0; queries * dim],
+            merged: vec![0.0; queries * dim],
+            running: vec![[f32::NEG_INFINITY, 0.0]; queries],
+        };
+        let visited = self.visited();
+        for part in visited.chunk_by(|a, b| a.block as usize / PART_BLOCKS == b.block as usize / PART_BLOCKS) {
+            buffers.lanes.fill([0; PART_BLOCKS]);
+            for &LiveBlock { block, lanes } in part {
+                for (r, seen) in buffers.lanes.iter_mut().enumerate() {
+                    seen[block as usize % PART_BLOCKS] = lanes & self.shape.lanes(self.index(r), block as usize);
+                }
+            }
+            self.score(part, &mut buffers);
+            self.weigh(part, &mut buffers);
+        }
+        for (values, [_, sum]) in buffers.merged.chunks_exact_mut(dim).zip(&buffers.running) {
+            values.iter_mut().for_each(|v| *v /= sum);
+        }
+        buffers.merged
+    }
+
+    /// The live blocks that some row may see, ascending.
+    fn visited(&self) -> Vec<LiveBlock> {
+        let (first, last) = (self.index(0), self.index(self.rows - 1));
+        let window = self.shape.window_start(first) / BLOCK_TOKENS..last / BLOCK_TOKENS + 1;
+        let sinks = 0..self.shape.sinks_end(last).div_ceil(BLOCK_TOKENS).min(window.start);
+        match self.span.live {
+            None => sinks.chain(window).map(|block| LiveBlock { block: block as u32, lanes: u32::MAX }).collect(),
+            Some(live) => {
+                let seen = |b: &&LiveBlock| sinks.contains(&(b.block as usize)) || window.contains(&(b.block as usize));
+                live.iter().filter(seen).copied().collect()
+            }
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn run(
-        &mut self,
-        cpu: &Cpu,
-        shape: &AttentionShape,
-        blocks: &KvBlocks,
-        span: &AttentionSpan<'_>,
-        row: usize,
-        rows: usize,
-        head: usize,
-        group: usize,
-        q: &[f32],
-    ) {
-        let dim = blocks.shape().head_dim;
-        let width = shape.heads * dim;
-        let index = |r: usize| span.first_index + row + r;
-        let begin = first_visible(index(0), shape.window);
-        let end = index(rows - 1) + 1;
-        for part in begin / PART..end.div_ceil(PART) {
-            let base = part * PART;
-            // Blocks of the part that some row of the tile sees.
-            let first_block = begin.max(base) / BLOCK_TOKENS;
-            let last_block = end.min(base + PART).div_ceil(BLOCK_TOKENS);
-            for block in first_block..last_block {
-                blocks.load_keys(cpu, span.table[block], head, &mut self.panel);
-                for r in 0..rows {
-                    if block * BLOCK_TOKENS > index(r)
-                        || (block + 1) * BLOCK_TOKENS <= first_visible(index(r), shape.window)
-                    {
-                        continue;
-                    }
-                    for g in 0..group {
-                        let at = (span.first_row + row + r) * width + (head * group + g) * dim;
-                        let lane = (r * group + g) * PART + (block * BLOCK_TOKENS - base);
-                        let out = &mut self.scores[lane..lane + BLOCK_TOKENS];
-                        score(cpu, &q[at..at + dim], &self.panel, shape.scale, out);
-                        if let Some(cap) = shape.softcap {
-                            out.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
-                        }
-                    }
-                }
-            }
-            // Visible indices of row r inside this part, relative to its base; empty if there are none.
-            let visible = |r: usize| {
-                let first = first_visible(index(r), shape.window).max(base) - base;
-                let last = (index(r) + 1).min(base + PART).saturating_sub(base);
-                first..last.max(first)
-            };
-            let mut maxima = vec![(f32::NEG_INFINITY, 0f32); rows * group];
-            for r in 0..rows {
-                let seen = visible(r);
-                if seen.is_empty() {
+    /// Scores of the part's blocks, for the rows that see some of a block.
+    fn score(&self, part: &[LiveBlock], buffers: &mut Buffers) {
+        let (shape, dim) = (self.shape, self.blocks.shape().head_dim);
+        for &LiveBlock { block, .. } in part {
+            let block = block as usize;
+            self.blocks.load_keys(self.cpu, self.span.table[block], self.head, &mut buffers.panel);
+            for r in 0..self.rows {
+                let seen = buffers.lanes[r][block % PART_BLOCKS];
+                if seen == 0 {
                     continue;
                 }
-                for g in 0..group {
-                    let query = r * group + g;
-                    let weights = &mut self.scores[query * PART..(query + 1) * PART];
-                    let mut max = f32::NEG_INFINITY;
-                    for &s in &weights[seen.clone()] {
-                        // NaN must survive, so that a broken model is noticed.
-                        max = if s > max || s.is_nan() { s } else { max };
+                let moved = self.sink_q.filter(|_| shape.moves_sinks(self.index(r)));
+                let sinks = moved.map_or(0, |_| seen & between(block, 0, shape.sinks));
+                for g in 0..self.group {
+                    let at = ((self.span.first_row + self.row + r) * shape.heads + self.head * self.group + g) * dim;
+                    let lane = (r * self.group + g) * PART + block % PART_BLOCKS * BLOCK_TOKENS;
+                    let out = &mut buffers.scores[lane..lane + BLOCK_TOKENS];
+                    if sinks != seen {
+                        score(self.cpu, &self.q[at..at + dim], &buffers.panel, shape.scale, out);
                     }
-                    weights[..seen.start].fill(0.0);
-                    weights[seen.end..].fill(0.0);
-                    let mut sum = [0f32; 1];
-                    soften(cpu, &mut weights[..], seen.start, seen.end, max, &mut sum);
-                    maxima[query] = (max, sum[0]);
-                }
-            }
-            self.part.fill(0.0);
-            for block in first_block..last_block {
-                let start = block * BLOCK_TOKENS;
-                let readable = begin.max(start) - start..end.min(start + BLOCK_TOKENS) - start;
-                blocks.load_values(cpu, span.table[block], head, readable, &mut self.panel);
-                for r in 0..rows {
-                    let seen = visible(r);
-                    let first = seen.start.max(start - base);
-                    let last = seen.end.min(start - base + BLOCK_TOKENS);
-                    if first >= last {
-                        continue;
+                    if let Some(sink_q) = moved.filter(|_| sinks != 0) {
+                        let mut scores = [0.0; BLOCK_TOKENS];
+                        score(self.cpu, &sink_q[at..at + dim], &buffers.panel, shape.scale, &mut scores);
+                        runs(sinks).for_each(|run| out[run.clone()].copy_from_slice(&scores[run]));
                     }
-                    for g in 0..group {
-                        let query = r * group + g;
-                        let weights = &self.scores[query * PART + first..query * PART + last];
-                        let values = &self.panel[(first + base - start) * dim..(last + base - start) * dim];
-                        weigh(cpu, weights, values, &mut self.part[query * dim..(query + 1) * dim]);
+                    if let Some(cap) = shape.softcap {
+                        out.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
                     }
-                }
-            }
-            for r in 0..rows {
-                if visible(r).is_empty() {
-                    continue;
-                }
-                for g in 0..group {
-                    let query = r * group + g;
-                    let range = query * dim..(query + 1) * dim;
-                    let (max, sum) = maxima[query];
-                    let (old_max, old_sum) = self.running[query];
-                    if old_max == f32::NEG_INFINITY {
-                        self.merged[range.clone()].copy_from_slice(&self.part[range]);
-                        self.running[query] = (max, sum);
-                        continue;
-                    }
-                    let new_max = if max > old_max || max.is_nan() { max } else { old_max };
-                    let (a, b) = (exp(old_max - new_max), exp(max - new_max));
-                    for (m, p) in self.merged[range.clone()].iter_mut().zip(&self.part[range]) {
-                        *m = p.mul_add(b, *m * a);
-                    }
-                    self.running[query] = (new_max, sum.mul_add(b, old_sum * a));
                 }
             }
         }
-        for (query, &(_, sum)) in self.running.iter().enumerate() {
-            for m in &mut self.merged[query * dim..(query + 1) * dim] {
-                *m /= sum;
+    }
+
+    /// Turns the part's scores into weights, weighs its values and merges them into the result.
+    fn weigh(&self, part: &[LiveBlock], buffers: &mut Buffers) {
+        let (group, dim) = (self.group, self.blocks.shape().head_dim);
+        let Buffers { scores, lanes, panel, part: values, merged, running } = buffers;
+        let mut totals = vec![[f32::NEG_INFINITY, 0.0]; running.len()];
+        for (query, (weights, total)) in scores.chunks_exact_mut(PART).zip(&mut totals).enumerate() {
+            soften(self.cpu, weights, &lanes[query / group], total);
+        }
+        values.fill(0.0);
+        for &LiveBlock { block, .. } in part {
+            let slot = block as usize % PART_BLOCKS;
+            for run in runs(lanes.iter().fold(0, |all, seen| all | seen[slot])) {
+                self.blocks.load_values(self.cpu, self.span.table[block as usize], self.head, run, panel);
             }
+            for (r, seen) in lanes.iter().enumerate() {
+                for run in runs(seen[slot]) {
+                    for query in r * group..(r + 1) * group {
+                        let at = query * PART + slot * BLOCK_TOKENS;
+                        let weights = &scores[at + run.start..at + run.end];
+                        let rows = &panel[run.start * dim..run.end * dim];
+                        weigh(self.cpu, weights, rows, &mut values[query * dim..(query + 1) * dim]);
+                    }
+                }
+            }
+        }
+        for (query, &[max, sum]) in totals.iter().enumerate() {
+            if lanes[query / group] == [0; PART_BLOCKS] {
+                continue;
+            }
+            let range = query * dim..(query + 1) * dim;
+            let [old_max, old_sum] = running[query];
+            if old_max == f32::NEG_INFINITY {
+                merged[range.clone()].copy_from_slice(&values[range]);
+                running[query] = [max, sum];
+                continue;
+            }
+            let new_max = if max > old_max || max.is_nan() { max } else { old_max };
+            let (a, b) = (exp(old_max - new_max), exp(max - new_max));
+            for (m, v) in merged[range.clone()].iter_mut().zip(&values[range]) {
+                *m = v.mul_add(b, *m * a);
+            }
+            running[query] = [new_max, sum.mul_add(b, old_sum * a)];
         }
     }
 }
@@ -250,18 +331,41 @@ leveled! {
 }
 
 leveled! {
-    /// Turns the scores at `first..last` into `e^(score - max)` and sums them.
-    fn soften(weights: &mut [f32], first: usize, last: usize, max: f32, sum: &mut [f32; 1]) {
-        for w in &mut weights[first..last] {
-            *w = exp(*w - max);
-        }
-        let mut lanes = [0f32; BLOCK_TOKENS];
-        for block in 0..PART_BLOCKS {
-            for t in 0..BLOCK_TOKENS {
-                lanes[t] += weights[block * BLOCK_TOKENS + t];
+    /// Turns the scores of the lanes seen into `e^(score - max)`, the other lanes of their blocks into 0;
+    /// `total` is the maximum and the sum. Blocks without a lane are left as they are.
+    fn soften(weights: &mut [f32], seen: &[u32; PART_BLOCKS], total: &mut [f32; 2]) {
+        // NaN must survive, so that a broken model is noticed.
+        let larger = |a: f32, b: f32| if b > a || b.is_nan() { b } else { a };
+        let hide = |weights: &mut [f32], seen: u32, value: f32| {
+            if seen != u32::MAX {
+                for t in 0..BLOCK_TOKENS {
+                    weights[t] = if seen >> t & 1 == 1 { weights[t] } else { value };
+                }
+            }
+        };
+        let mut maxima = [f32::NEG_INFINITY; BLOCK_TOKENS];
+        for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
+            if seen != 0 {
+                hide(weights, seen, f32::NEG_INFINITY);
+                for t in 0..BLOCK_TOKENS {
+                    maxima[t] = larger(maxima[t], weights[t]);
+                }
             }
         }
-        sum[0] = sum32(lanes);
+        let max = maxima.into_iter().fold(f32::NEG_INFINITY, larger);
+        let mut sums = [0f32; BLOCK_TOKENS];
+        for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
+            if seen != 0 {
+                for t in 0..BLOCK_TOKENS {
+                    weights[t] = exp(weights[t] - max);
+                }
+                hide(weights, seen, 0.0);
+                for t in 0..BLOCK_TOKENS {
+                    sums[t] += weights[t];
+                }
+            }
+        }
+        *total = [max, sum32(sums)];
     }
 }
 
@@ -280,3 +384,7 @@ leveled! {
 #[cfg(test)]
 #[path = "attention_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "attention_window_tests.rs"]
+mod window_tests;

@@ -50,9 +50,10 @@ impl Case {
     fn attention(&self, cpu: &Cpu, blocks: &KvBlocks, table: &[u32], q: &[f32], first: usize) -> Vec<f32> {
         let width = self.heads * self.shape.head_dim;
         let mut out = vec![f32::NAN; q.len()];
-        let shape = AttentionShape { heads: self.heads, scale: 0.3, softcap: self.softcap, window: self.window };
-        let span = AttentionSpan { first_row: 0, rows: q.len() / width, first_index: first, table };
-        attention(cpu, &shape, blocks, &[span], q, &mut out);
+        let shape =
+            AttentionShape { heads: self.heads, scale: 0.3, softcap: self.softcap, window: self.window, sinks: 0 };
+        let span = AttentionSpan { first_row: 0, rows: q.len() / width, first_index: first, table, live: None };
+        attention(cpu, &shape, blocks, &[span], q, None, &mut out);
         out
     }
 

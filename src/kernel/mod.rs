@@ -25,7 +25,7 @@ mod vector;
 mod tests;
 
 pub use activations::{Activations, Precision};
-pub use attention::{attention, AttentionShape, AttentionSpan};
+pub use attention::{attention, AttentionShape, AttentionSpan, LiveBlock};
 pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};

@@ -1,10 +1,12 @@
 //! The decoder: one forward over a ragged batch of rows. Prompt, chunk and decode step are the same call.
 
+use std::sync::Arc;
+
 use super::arch;
 use super::layer::{load_group, Layer, LayerLinears, Linear};
 use super::spec::{DecoderSpec, LayerSpec};
 use super::{Model, Span, TakeLogits};
-use crate::cache::{BlockArena, CacheLayout};
+use crate::cache::{BlockArena, CacheLayout, CachePolicy};
 use crate::error::MatmulError;
 use crate::kernel::{self, Activations, AttentionShape, AttentionSpan, Cpu, KvShape, Precision, BLOCK_TOKENS};
 use crate::quant::{self, KernelContext, MatrixInfo, Quantizer, Role, Site};
@@ -36,6 +38,8 @@ struct Workspace {
     x: Vec<f32>,
     normed: Vec<f32>,
     q: Vec<f32>,
+    /// The queries again, rotated for the sinks.
+    sink_q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     attended: Vec<f32>,
@@ -47,6 +51,9 @@ struct Workspace {
     positions: Vec<usize>,
     /// Cosines and sines, per kind of rotation.
     angles: Vec<(Vec<f32>, Vec<f32>)>,
+    /// The same at the positions as which rows score their sinks; no positions in a step whose rows need none.
+    sink_positions: Vec<usize>,
+    sink_angles: Vec<(Vec<f32>, Vec<f32>)>,
     logits: Vec<f32>,
 }
 
@@ -95,7 +102,8 @@ impl Decoder {
         let output_norm = weights.vector("output_norm.weight", hidden)?;
         let layers = linears.iter().enumerate();
         let layers = layers.map(|(i, linears)| Layer::load(&mut weights, &spec, linears, i)).collect::<Result<_>>()?;
-        let workspace = Workspace { angles: vec![Default::default(); spec.ropes.len()], ..Workspace::default() };
+        let angles = vec![Default::default(); spec.ropes.len()];
+        let workspace = Workspace { angles: angles.clone(), sink_angles: angles, ..Workspace::default() };
         Ok(Decoder { spec, cpu: cpu.clone(), precision, embedding, head, layers, output_norm, workspace })
     }
 
@@ -128,6 +136,14 @@ impl Decoder {
         for (rope, (cos, sin)) in spec.ropes.iter().zip(&mut w.angles) {
             rope.angles(cpu, &w.positions, cos, sin);
         }
+        w.sink_positions.clear();
+        let limit = spans.first().and_then(|s| s.cache.sink_position());
+        if let Some(limit) = limit.filter(|limit| w.positions.iter().any(|p| p > limit)) {
+            w.sink_positions.extend(w.positions.iter().map(|&p| p.min(limit)));
+            for (rope, (cos, sin)) in spec.ropes.iter().zip(&mut w.sink_angles) {
+                rope.angles(cpu, &w.sink_positions, cos, sin);
+            }
+        }
         Ok(())
     }
 
@@ -139,7 +155,8 @@ impl Decoder {
         rows: usize,
     ) -> Result<(), MatmulError> {
         let Decoder { spec, cpu, precision, layers, workspace: w, .. } = self;
-        let (layer, LayerSpec { window, rope, .. }) = (&layers[index], &spec.layers[index]);
+        let (layer, LayerSpec { rope, .. }) = (&layers[index], &spec.layers[index]);
+        let Some(visible) = spans.first().map(|s| s.cache.visible(index)) else { return Ok(()) };
         let (head_dim, kv_heads) = (spec.kv.head_dim, spec.kv.kv_heads);
         w.normed.resize(rows * spec.hidden_size, 0.0);
         w.q.resize(rows * spec.query_width(), 0.0);
@@ -160,6 +177,12 @@ impl Decoder {
                 kernel::rms_norm_in_place(cpu, values, norm, spec.norm_eps);
             }
         }
+        let sinks_move = visible.sinks > 0 && !w.sink_positions.is_empty();
+        if sinks_move {
+            let (cos, sin) = &w.sink_angles[*rope];
+            w.sink_q.clone_from(&w.q);
+            kernel::rope(cpu, &mut w.sink_q, spec.heads, head_dim, cos, sin);
+        }
         let (cos, sin) = &w.angles[*rope];
         kernel::rope(cpu, &mut w.q, spec.heads, head_dim, cos, sin);
         kernel::rope(cpu, &mut w.k, kv_heads, head_dim, cos, sin);
@@ -176,17 +199,20 @@ impl Decoder {
                 let (key, value) = (&w.k[values.clone()], &w.v[values]);
                 arena.blocks_mut().write(table[at / BLOCK_TOKENS], at % BLOCK_TOKENS, key, value);
             }
-            views.push(AttentionSpan { first_row: row, rows: span.tokens.len(), first_index, table });
+            let live = span.cache.live(index);
+            views.push(AttentionSpan { first_row: row, rows: span.tokens.len(), first_index, table, live });
             row += span.tokens.len();
         }
         let shape = AttentionShape {
             heads: spec.heads,
             scale: spec.attention_scale,
             softcap: spec.attention_softcap,
-            window: *window,
+            window: visible.window,
+            sinks: visible.sinks,
         };
+        let sink_q = sinks_move.then_some(&w.sink_q[..]);
         w.attended.resize(rows * spec.query_width(), 0.0);
-        kernel::attention(cpu, &shape, arena.blocks(), &views, &w.q, &mut w.attended);
+        kernel::attention(cpu, &shape, arena.blocks(), &views, &w.q, sink_q, &mut w.attended);
 
         w.block.resize(rows * spec.hidden_size, 0.0);
         let outs: &mut [&mut [f32]] = &mut [&mut w.block];
@@ -250,8 +276,8 @@ impl Model for Decoder {
         self.spec.kv
     }
 
-    fn cache_layout(&self) -> CacheLayout {
-        self.spec.cache_layout()
+    fn cache_layout(&self, policy: Arc<dyn CachePolicy>) -> Result<CacheLayout> {
+        Ok(self.spec.cache_layout(policy)?)
     }
 
     fn matrices(&self) -> Vec<MatrixInfo> {

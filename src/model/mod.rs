@@ -14,13 +14,17 @@ pub(crate) use decoder::Decoder;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use scripted::{Script, Scripted};
 
-use crate::cache::{BlockArena, CacheLayout, SequenceCache};
+use std::sync::Arc;
+
+use crate::cache::{BlockArena, CacheLayout, CachePolicy, SequenceCache};
 use crate::error::MatmulError;
 use crate::kernel::KvShape;
 use crate::quant::MatrixInfo;
 use crate::types::TokenId;
+use crate::Result;
 
-/// Consecutive new tokens of one sequence. Their blocks are reserved; the cache's length is the first one's index.
+/// Consecutive new tokens of one sequence. Their blocks are reserved; the cache's length is the first one's index. All
+/// caches of a forward have one layout.
 pub(crate) struct Span<'a> {
     pub(crate) tokens: &'a [TokenId],
     pub(crate) cache: &'a SequenceCache,
@@ -40,8 +44,11 @@ pub(crate) trait Model: Send {
     /// Keys and values of one layer.
     fn kv_shape(&self) -> KvShape;
 
-    /// How the layers' caches are grouped.
-    fn cache_layout(&self) -> CacheLayout;
+    /// How the layers' caches are grouped, and what a policy keeps of them.
+    ///
+    /// # Errors
+    /// A policy that does not fit the model.
+    fn cache_layout(&self, policy: Arc<dyn CachePolicy>) -> Result<CacheLayout>;
 
     /// Every matrix: the embedding if it is not the head, the head, the layers.
     fn matrices(&self) -> Vec<MatrixInfo>;

@@ -3,8 +3,10 @@
 //! It keeps its tokens where a model keeps its keys, in the KV blocks, and reads the history back from there. So whatever
 //! the engine does wrong with tables, rejected drafts or copies shows as a wrong history.
 
+use std::sync::Arc;
+
 use super::{Model, Span, TakeLogits};
-use crate::cache::{BlockArena, CacheLayout};
+use crate::cache::{BlockArena, CacheLayout, CachePolicy};
 use crate::error::MatmulError;
 use crate::kernel::{KvShape, BLOCK_TOKENS};
 use crate::quant::MatrixInfo;
@@ -47,8 +49,9 @@ impl Model for Scripted {
         KvShape { kv_heads: 1, head_dim: 1 }
     }
 
-    fn cache_layout(&self) -> CacheLayout {
-        CacheLayout::new([None])
+    fn cache_layout(&self, _: Arc<dyn CachePolicy>) -> Result<CacheLayout> {
+        // The whole history is read back, so nothing may go.
+        Ok(CacheLayout::new([None]))
     }
 
     fn matrices(&self) -> Vec<MatrixInfo> {

@@ -1,9 +1,12 @@
 //! What an architecture must say about itself; the decoder reads nothing else.
 
+use std::sync::Arc;
+
 use super::rope::RopeSpec;
-use crate::cache::CacheLayout;
+use crate::cache::{CacheLayout, CachePolicy};
 use crate::kernel::{Activation, KvShape};
 use crate::weights::Conventions;
+use crate::BuildError;
 
 /// A decoder as data.
 #[derive(Clone, Debug)]
@@ -53,7 +56,11 @@ impl DecoderSpec {
         self.kv.kv_heads * self.kv.head_dim
     }
 
-    pub(crate) fn cache_layout(&self) -> CacheLayout {
-        CacheLayout::new(self.layers.iter().map(|l| l.window))
+    /// How the layers are grouped under a policy.
+    ///
+    /// # Errors
+    /// A policy that does not fit the model.
+    pub(crate) fn cache_layout(&self, policy: Arc<dyn CachePolicy>) -> Result<CacheLayout, BuildError> {
+        CacheLayout::with_policy(self.layers.iter().map(|l| l.window), policy, self.context_length)
     }
 }

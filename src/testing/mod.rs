@@ -5,6 +5,7 @@
 //!
 //! Knows the formats that `source` reads; no part of the library outside of tests may use this module.
 
+mod cache_policy;
 mod drafter;
 mod gguf_writer;
 mod probes;
@@ -16,6 +17,7 @@ mod vocabulary;
 mod weight_source;
 mod weights;
 
+pub use cache_policy::check_cache_policy;
 pub use drafter::check_drafter;
 pub use gguf_writer::GgufWriter;
 pub use quantize::quantize_blocks;
