@@ -79,12 +79,6 @@ pub enum RequestError {
         /// Tokens that prompt and answer may have together.
         context: usize,
     },
-    /// Several answers need copies of a state that its owner cannot copy.
-    #[error("{part} cannot copy the state of a sequence, which several answers to one prompt need; ask for n = 1")]
-    CannotFork {
-        /// The part.
-        part: String,
-    },
     /// A prompt without tokens.
     #[error("the prompt is empty; give at least one token")]
     EmptyPrompt,
