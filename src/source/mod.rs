@@ -8,6 +8,7 @@ mod gguf;
 mod hub;
 mod memory;
 mod metadata;
+mod safetensors;
 
 pub use dtype::Dtype;
 pub use gguf::Gguf;
