@@ -4,8 +4,8 @@ mod checkpoint;
 
 use std::path::{Path, PathBuf};
 
-use candlewick::source::{Gguf, Safetensors};
-use candlewick::testing::check_weight_source;
+use candlewick::source::{Dtype, Gguf, Memory, Safetensors};
+use candlewick::testing::{check_weight_source, normal, TinyModel};
 use candlewick::{Engine, KvFormat, Precision, Request, TokenId, WeightSource};
 use checkpoint::with_vocabulary;
 
@@ -96,5 +96,68 @@ fn the_directory_has_the_names_and_keys_of_the_file() {
         let key = format!("llama.{key}");
         let [a, b] = [file.metadata(), directory.metadata()].map(|m| m.unsigned(&key).unwrap());
         assert!(a.is_some() && a == b, "{key}: {a:?}, {b:?}");
+    }
+}
+
+/// Rows of one tensor in the order that the decoder computes with: written out here, apart from the library's rule.
+fn halves(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
+    let row = bytes.len() / rows;
+    let mut out = vec![0; bytes.len()];
+    for head in 0..rows / head_dim {
+        for pair in 0..head_dim / 2 {
+            for side in 0..2 {
+                let from = head * head_dim + 2 * pair + side;
+                let to = head * head_dim + side * head_dim / 2 + pair;
+                out[to * row..][..row].copy_from_slice(&bytes[from * row..][..row]);
+            }
+        }
+    }
+    out
+}
+
+/// Weights and biases, quantized or not, fused or not: interleaved rows give the bits that rows in halves give.
+#[test]
+fn interleaved_rows_are_put_in_order_in_every_form() {
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Q4_0, Dtype::Q5_1] {
+        let model = TinyModel { dtype, heads: 4, head_dim: 40, kv_heads: 2, ..TinyModel::llama() };
+        let parts = [("attn_q", 160), ("attn_k", 80), ("attn_v", 80)];
+        let mut interleaved = model.build().unwrap();
+        for layer in 0..model.layers {
+            for (part, rows) in parts {
+                let name = format!("blk.{layer}.{part}.bias");
+                let bytes = normal(3, &name, rows).iter().flat_map(|x| x.to_le_bytes()).collect();
+                interleaved.insert(name, Dtype::F32, &[rows], bytes).unwrap();
+            }
+        }
+        let mut ordered = interleaved.clone();
+        ordered.set("llama.candlewick.rotary_rows", "halves");
+        let mut fused = interleaved.clone();
+        for layer in 0..model.layers {
+            for kind in ["weight", "bias"] {
+                let shape = |rows: usize| if kind == "bias" { vec![rows] } else { vec![rows, model.hidden] };
+                let dtype = if kind == "bias" { Dtype::F32 } else { dtype };
+                let mut whole = Vec::new();
+                for (part, rows) in parts {
+                    let name = format!("blk.{layer}.{part}.{kind}");
+                    let bytes = fused.remove(&name).unwrap();
+                    if part != "attn_v" {
+                        ordered.remove(&name);
+                        ordered.insert(&name, dtype, &shape(rows), halves(&bytes, rows, 40)).unwrap();
+                    }
+                    whole.extend(bytes);
+                }
+                fused.insert(format!("blk.{layer}.attn_qkv.{kind}"), dtype, &shape(320), whole).unwrap();
+            }
+        }
+        let bits = |source: Memory| {
+            let score = engine(source, Precision::F32).score(&[1, 5, 9, 40, 7, 8], 1).unwrap();
+            score.last_logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        let expected = bits(interleaved.clone());
+        assert_eq!(bits(ordered), expected, "{dtype}");
+        assert_eq!(bits(fused), expected, "{dtype}");
+        // Rows that are taken as they are give another model.
+        interleaved.set("llama.candlewick.rotary_rows", "halves");
+        assert_ne!(bits(interleaved), expected, "{dtype}");
     }
 }

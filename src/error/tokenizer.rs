@@ -63,6 +63,72 @@ pub enum TokenizerError {
         /// The start of the entry.
         merge: String,
     },
+    /// `tokenizer.json` is not JSON of the expected size and depth.
+    #[error("tokenizer.json (tokenizer.huggingface.json): {reason}; it is damaged: download it again")]
+    Json {
+        /// What is wrong, with its place.
+        reason: String,
+    },
+    /// A field of `tokenizer.json` cannot be used.
+    #[error("tokenizer.json: `{field}`: expected {expected}, found {found}")]
+    JsonField {
+        /// The field.
+        field: String,
+        /// What is accepted.
+        expected: &'static str,
+        /// What is there.
+        found: String,
+    },
+    /// A part of `tokenizer.json` has a kind that is not run.
+    #[error("tokenizer.json: the {part} {kind} is not supported; use a GGUF file of this model")]
+    UnsupportedPart {
+        /// The part of the file.
+        part: &'static str,
+        /// Its type.
+        kind: String,
+    },
+    /// Token ids that leave most of the table empty.
+    #[error("tokenizer.json: the largest token id is {largest}, but there are only {tokens} tokens")]
+    SparseIds {
+        /// The largest id.
+        largest: u64,
+        /// How many tokens there are.
+        tokens: usize,
+    },
+    /// A part of `tokenizer.json` cannot be built, or failed on a text.
+    #[error("tokenizer.json: the {part} failed: {reason}")]
+    Component {
+        /// The part of the file.
+        part: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// A small file beside the tokenizer is not JSON of the expected shape.
+    #[error("{file}: {reason}; it is damaged: download it again")]
+    ConfigFile {
+        /// The file.
+        file: String,
+        /// What is wrong, with its place.
+        reason: String,
+    },
+    /// `tokenizer.model` is not the protobuf message that it should be.
+    #[error("{file}: byte {offset}: {reason}; it is damaged: download it again")]
+    InvalidSentencepiece {
+        /// The file.
+        file: String,
+        /// Where the damage is, from the start of the file.
+        offset: usize,
+        /// What is wrong there.
+        reason: &'static str,
+    },
+    /// `tokenizer.model` needs an algorithm that is not implemented.
+    #[error("{file}: {what} is not supported; add the model's tokenizer.json or use a GGUF file of it")]
+    UnsupportedSentencepiece {
+        /// The file.
+        file: String,
+        /// What it needs.
+        what: String,
+    },
     /// A matcher for the vocabulary's special tokens or its splitting rule cannot be built.
     #[error("cannot build the matcher for {what}: {reason}")]
     Matcher {

@@ -40,8 +40,21 @@ pub(crate) struct Bpe {
     extra: HashMap<String, u32>,
     /// Byte-level: the symbol of each byte. Otherwise: the `<0xXX>` token of each byte.
     bytes: Vec<u32>,
-    unknown: Option<TokenId>,
+    unknown: Unknown,
     vocabulary_size: u32,
+}
+
+/// What stands for text that has neither a token nor tokens of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// Nothing does: such text is an error.
+    None,
+    /// This token for every byte that has none.
+    PerByte(TokenId),
+    /// This token for every character of which a byte has none.
+    PerCharacter(TokenId),
+    /// This token for every run of such characters.
+    PerRun(TokenId),
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +68,7 @@ struct Node {
 
 /// Buffers that one call of [`Bpe::encode`] reuses from piece to piece.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     nodes: Vec<Node>,
     /// Rank, left node, left symbol, right symbol; the lowest rank and then the leftmost pair comes first.
     queue: BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
@@ -65,29 +78,21 @@ struct Scratch {
 const END: u32 = u32::MAX;
 
 impl Bpe {
-    /// `unknown`: what stands for bytes that have no token.
+    /// From the keys of GGUF. `unknown`: what stands for bytes that have no token.
     pub(crate) fn new(
         metadata: &Metadata,
         vocabulary: &Vocabulary,
         family: &Family,
         unknown: Option<TokenId>,
     ) -> Result<Bpe> {
-        let mut bpe = Bpe {
-            splitter: Splitter::new(family.rules)?,
-            writing: family.writing,
-            ignore_merges: family.ignore_merges,
-            merges: HashMap::new(),
-            extra: HashMap::new(),
-            bytes: Vec::new(),
+        let unknown = unknown.map_or(Unknown::None, Unknown::PerByte);
+        let mut bpe = Bpe::without_merges(
+            vocabulary,
+            Splitter::new(family.rules)?,
+            family.writing,
+            family.ignore_merges,
             unknown,
-            vocabulary_size: vocabulary.len() as u32,
-        };
-        bpe.bytes = (0..=255)
-            .map(|byte| match family.writing {
-                Writing::ByteLevel => bpe.intern(vocabulary, alphabet::character(byte).encode_utf8(&mut [0; 4])),
-                _ => vocabulary.byte_token(byte).unwrap_or(NO_SYMBOL),
-            })
-            .collect();
+        );
         match metadata.strings(MERGES)? {
             Some(merges) => bpe.read_merges(vocabulary, merges)?,
             None if family.ranks_are_ids => bpe.rank_by_id(vocabulary),
@@ -96,20 +101,61 @@ impl Bpe {
         Ok(bpe)
     }
 
+    /// A model that only knows its alphabet; `add_merges` gives it the rest.
+    pub(crate) fn without_merges(
+        vocabulary: &Vocabulary,
+        splitter: Splitter,
+        writing: Writing,
+        ignore_merges: bool,
+        unknown: Unknown,
+    ) -> Bpe {
+        let mut bpe = Bpe {
+            splitter,
+            writing,
+            ignore_merges,
+            merges: HashMap::new(),
+            extra: HashMap::new(),
+            bytes: Vec::new(),
+            unknown,
+            vocabulary_size: vocabulary.len() as u32,
+        };
+        bpe.bytes = (0..=255)
+            .map(|byte| match writing {
+                Writing::ByteLevel => bpe.intern(vocabulary, alphabet::character(byte).encode_utf8(&mut [0; 4])),
+                _ => vocabulary.byte_token(byte).unwrap_or(NO_SYMBOL),
+            })
+            .collect();
+        bpe
+    }
+
+    /// Leaves characters without a token to the unknown token, although the vocabulary has tokens of bytes.
+    pub(crate) fn forget_bytes(&mut self) {
+        self.bytes.fill(NO_SYMBOL);
+    }
+
     fn read_merges(&mut self, vocabulary: &Vocabulary, merges: &[String]) -> Result<()> {
-        if merges.len() > MAX_MERGES {
-            return Err(TokenizerError::TooLarge { key: MERGES, found: merges.len(), limit: MAX_MERGES }.into());
+        let pairs = merges.iter().enumerate().map(|(index, merge)| {
+            split_merge(merge)
+                .ok_or_else(|| TokenizerError::InvalidMerge { index, merge: merge.chars().take(40).collect() }.into())
+        });
+        self.add_merges(vocabulary, MERGES, merges.len(), pairs)
+    }
+
+    /// Adds the merges in order of rank; `key` names the list in errors, `count` is its length.
+    pub(crate) fn add_merges<'m>(
+        &mut self,
+        vocabulary: &Vocabulary,
+        key: &'static str,
+        count: usize,
+        pairs: impl Iterator<Item = Result<(&'m str, &'m str)>>,
+    ) -> Result<()> {
+        if count > MAX_MERGES {
+            return Err(TokenizerError::TooLarge { key, found: count, limit: MAX_MERGES }.into());
         }
-        self.merges.reserve(merges.len());
+        self.merges.reserve(count);
         let mut joined = String::new();
-        for (index, merge) in merges.iter().enumerate() {
-            // The left part may itself be a space.
-            let first = merge.chars().next().map_or(0, char::len_utf8);
-            let parts = merge[first..].find(' ').map(|at| (&merge[..first + at], &merge[first + at + 1..]));
-            let Some((left, right)) = parts.filter(|(left, right)| !left.is_empty() && !right.is_empty()) else {
-                let merge = merge.chars().take(40).collect();
-                return Err(TokenizerError::InvalidMerge { index, merge }.into());
-            };
+        for (rank, pair) in (0u32..).zip(pairs) {
+            let (left, right) = pair?;
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
@@ -120,7 +166,7 @@ impl Bpe {
             let pair = (self.intern(vocabulary, left), self.intern(vocabulary, right));
             let symbol = self.intern(vocabulary, &joined);
             // Of two equal merges the first counts.
-            self.merges.entry(pair).or_insert(Merge { rank: index as u32, symbol });
+            self.merges.entry(pair).or_insert(Merge { rank, symbol });
         }
         Ok(())
     }
@@ -155,7 +201,17 @@ impl Bpe {
 
     /// Appends the tokens of `text`, which holds no special tokens.
     pub(crate) fn encode(&self, vocabulary: &Vocabulary, text: &str, out: &mut Vec<TokenId>) -> Result<()> {
-        let mut scratch = Scratch::default();
+        self.encode_with(vocabulary, text, &mut Scratch::default(), out)
+    }
+
+    /// As [`Bpe::encode`], for callers with many short texts.
+    pub(crate) fn encode_with(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<TokenId>,
+    ) -> Result<()> {
         let marked;
         let text = if self.writing == Writing::Marked {
             marked = text.replace(' ', "\u{2581}");
@@ -163,9 +219,10 @@ impl Bpe {
         } else {
             text
         };
-        self.splitter.split(text, &mut |piece| self.encode_piece(vocabulary, piece, &mut scratch, out))
+        self.splitter.split(text, &mut |piece| self.encode_piece(vocabulary, piece, scratch, out))
     }
 
+    /// Appends the tokens of one piece, in the writing that the splitter works on.
     fn encode_piece(
         &self,
         vocabulary: &Vocabulary,
@@ -182,11 +239,13 @@ impl Bpe {
         self.fill(vocabulary, piece, &mut scratch.nodes);
         self.merge(scratch);
         let mut at = 0;
+        let mut after_unknown = false;
         while let Some(node) = scratch.nodes.get(at as usize) {
             if node.symbol < self.vocabulary_size {
                 out.push(node.symbol);
+                after_unknown = false;
             } else {
-                self.fall_apart(piece, node.start as usize..node.end as usize, out)?;
+                after_unknown = self.fall_apart(piece, node.start as usize..node.end as usize, after_unknown, out)?;
             }
             at = node.next;
         }
@@ -264,18 +323,37 @@ impl Bpe {
         }
     }
 
-    /// Tokens of single bytes for text that has no token of its own.
-    fn fall_apart(&self, piece: &str, range: std::ops::Range<usize>, out: &mut Vec<TokenId>) -> Result<()> {
-        for &byte in &piece.as_bytes()[range] {
-            let symbol = self.bytes[usize::from(byte)];
-            if symbol < self.vocabulary_size {
-                out.push(symbol);
-            } else if let Some(unknown) = self.unknown {
-                out.push(unknown);
-            } else {
-                return Err(TokenizerError::Unencodable { byte, context: piece.chars().take(40).collect() }.into());
+    /// Tokens of single bytes for text that has no token of its own; answers whether it became the unknown token.
+    fn fall_apart(
+        &self,
+        piece: &str,
+        range: std::ops::Range<usize>,
+        after_unknown: bool,
+        out: &mut Vec<TokenId>,
+    ) -> Result<bool> {
+        let bytes = &piece.as_bytes()[range];
+        let symbol = |byte: &u8| Some(self.bytes[usize::from(*byte)]).filter(|&symbol| symbol < self.vocabulary_size);
+        let Some(missing) = bytes.iter().copied().find(|byte| symbol(byte).is_none()) else {
+            out.extend(bytes.iter().filter_map(symbol));
+            return Ok(false);
+        };
+        match self.unknown {
+            Unknown::None => {
+                let context = piece.chars().take(40).collect();
+                return Err(TokenizerError::Unencodable { byte: missing, context }.into());
             }
+            Unknown::PerByte(unknown) => out.extend(bytes.iter().map(|byte| symbol(byte).unwrap_or(unknown))),
+            Unknown::PerRun(_) if after_unknown => {}
+            Unknown::PerCharacter(unknown) | Unknown::PerRun(unknown) => out.push(unknown),
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+/// The two parts of a merge; the left one may itself be a space.
+pub(crate) fn split_merge(merge: &str) -> Option<(&str, &str)> {
+    let first = merge.chars().next().map_or(0, char::len_utf8);
+    let at = first + merge[first..].find(' ')?;
+    let (left, right) = (&merge[..at], &merge[at + 1..]);
+    (!left.is_empty() && !right.is_empty()).then_some((left, right))
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::pipeline::Window;
 use super::Tokenizer;
 use crate::TokenId;
 
@@ -16,16 +17,22 @@ pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_control: bool,
     pending: Vec<u8>,
+    /// In place of `pending` where text depends on neighbouring tokens.
+    window: Window,
 }
 
 impl Detokenizer {
     /// A detokenizer at the start of a sequence; `skip_control` as in [`Tokenizer::decode`].
     pub fn new(tokenizer: Arc<Tokenizer>, skip_control: bool) -> Detokenizer {
-        Detokenizer { tokenizer, skip_control, pending: Vec::new() }
+        Detokenizer { tokenizer, skip_control, pending: Vec::new(), window: Window::default() }
     }
 
     /// Adds a token and gives the characters that are now complete, often none or several.
     pub fn push(&mut self, id: TokenId) -> String {
+        if let Some(decoder) = self.tokenizer.foreign_decoder() {
+            let token = self.tokenizer.shown_text(id, self.skip_control);
+            return token.map_or(String::new(), |token| self.window.push(decoder, token.to_string()));
+        }
         self.tokenizer.append_bytes(id, self.skip_control, &mut self.pending);
         let mut text = String::new();
         let mut kept = 0;
@@ -51,11 +58,15 @@ impl Detokenizer {
 
     /// Bytes of an unfinished character that are held back.
     pub fn pending_bytes(&self) -> usize {
-        self.pending.len()
+        // A decoder of neighbours does not say how many; one token has one byte where it waits.
+        self.pending.len() + self.window.waiting()
     }
 
     /// Ends the sequence: an unfinished character becomes U+FFFD. The detokenizer is then at a start again.
     pub fn finish(&mut self) -> String {
+        if let Some(decoder) = self.tokenizer.foreign_decoder() {
+            return self.window.finish(decoder);
+        }
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         self.pending.clear();
         text

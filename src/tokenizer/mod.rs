@@ -8,6 +8,7 @@ mod alphabet;
 mod bpe;
 pub mod chat;
 mod detokenizer;
+mod pipeline;
 mod pre;
 mod roles;
 mod special;
@@ -23,6 +24,7 @@ pub use chat::{ChatRequest, ChatTemplate, ControlTokens, Message, RenderedPrompt
 pub use detokenizer::Detokenizer;
 
 use self::bpe::Bpe;
+use self::pipeline::{Decoding, ForeignDecoder, Pipeline};
 use self::pre::Writing;
 use self::roles::Roles;
 use self::special::{Fragment, Scope, SpecialTokens};
@@ -33,6 +35,9 @@ use crate::{Result, TokenId, TokenizerError};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+const HUGGINGFACE: &str = "tokenizer.huggingface.json";
 
 /// Positions inside a text are kept in 32 bits, and marking spaces may triple its size.
 const MAX_TEXT: usize = 1 << 30;
@@ -62,22 +67,24 @@ impl EncodeOptions {
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     algorithm: Algorithm,
-    writing: Writing,
-    special: SpecialTokens,
+    decoding: Decoding,
     roles: Roles,
-    adds_bos: bool,
-    adds_eos: bool,
+    /// Put before and after a document.
+    prefix: Vec<TokenId>,
+    suffix: Vec<TokenId>,
     adds_space_prefix: bool,
 }
 
 #[derive(Debug)]
 enum Algorithm {
-    Bpe(Bpe),
-    Sentencepiece(Sentencepiece),
+    Bpe(Bpe, SpecialTokens),
+    Sentencepiece(Sentencepiece, SpecialTokens),
+    Pipeline(Box<Pipeline>),
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer from the `tokenizer.ggml.*` keys.
+    /// Reads the tokenizer from the `tokenizer.ggml.*` keys, or where they are absent from the text of a
+    /// `tokenizer.json` under `tokenizer.huggingface.json`.
     ///
     /// Tolerated: ids of special tokens outside the vocabulary (ignored), several tokens with one text (the lowest
     /// id encodes), empty token texts (never encoded), merges over texts that are no tokens, a missing `pre`
@@ -85,8 +92,12 @@ impl Tokenizer {
     ///
     /// # Errors
     /// An unsupported model or unknown `pre`, a missing or empty vocabulary, arrays that do not fit the vocabulary,
-    /// types, scores or merges that cannot be read.
+    /// types, scores or merges that cannot be read; parts of a `tokenizer.json` that are malformed or not supported.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer> {
+        // Where a file has both, the keys that go with its weights win.
+        if let (None, Some(json)) = (metadata.value(MODEL), metadata.string(HUGGINGFACE)?) {
+            return Tokenizer::from_json(metadata, json);
+        }
         let model = metadata.string(MODEL)?.ok_or_else(|| metadata.missing(MODEL))?;
         match model {
             "gpt2" => Tokenizer::byte_pair(metadata, metadata.string(PRE)?.unwrap_or("default"), false),
@@ -105,12 +116,13 @@ impl Tokenizer {
         let roles = Roles::from_metadata(metadata, &mut vocabulary, [falcon, falcon, None])?;
         let unknown = unknown_for_text(&vocabulary, &roles);
         let bpe = Bpe::new(metadata, &vocabulary, &family, unknown)?;
+        let adds_bos = adds_bos || metadata.bool(ADD_BOS)?.unwrap_or(family.adds_bos);
+        let adds_eos = metadata.bool(ADD_EOS)?.unwrap_or(false);
         Ok(Tokenizer {
-            special: SpecialTokens::new(&vocabulary, |_| false)?,
-            algorithm: Algorithm::Bpe(bpe),
-            writing: family.writing,
-            adds_bos: adds_bos || metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(family.adds_bos),
-            adds_eos: metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+            algorithm: Algorithm::Bpe(bpe, SpecialTokens::new(&vocabulary, |_| false)?),
+            decoding: Decoding::Writing(family.writing),
+            prefix: roles.bos.filter(|_| adds_bos).into_iter().collect(),
+            suffix: roles.eos.filter(|_| adds_eos).into_iter().collect(),
             adds_space_prefix: false,
             vocabulary,
             roles,
@@ -132,13 +144,40 @@ impl Tokenizer {
         // Phi-3's own tokenizer declares its turn tokens so; the metadata has no key for it.
         let phi3 = metadata.string("general.architecture")? == Some("phi3");
         let strips = |text: &str| phi3 && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
+        let adds_bos = metadata.bool(ADD_BOS)?.unwrap_or(true);
+        let adds_eos = metadata.bool(ADD_EOS)?.unwrap_or(false);
+        let special = SpecialTokens::new(&vocabulary, strips)?;
         Ok(Tokenizer {
-            special: SpecialTokens::new(&vocabulary, strips)?,
-            algorithm: Algorithm::Sentencepiece(Sentencepiece::new(metadata, &vocabulary, unknown)?),
-            writing: Writing::Marked,
-            adds_bos: metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(true),
-            adds_eos: metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+            algorithm: Algorithm::Sentencepiece(Sentencepiece::new(metadata, &vocabulary, unknown)?, special),
+            decoding: Decoding::Writing(Writing::Marked),
+            prefix: roles.bos.filter(|_| adds_bos).into_iter().collect(),
+            suffix: roles.eos.filter(|_| adds_eos).into_iter().collect(),
             adds_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+            vocabulary,
+            roles,
+        })
+    }
+
+    fn from_json(metadata: &Metadata, json: &str) -> Result<Tokenizer> {
+        let file = pipeline::File::parse(json)?;
+        let (mut vocabulary, unknown) = file.vocabulary()?;
+        let (mut prefix, mut suffix) = file.affixes(&vocabulary)?;
+        let bos = Some(&prefix[..]).filter(|prefix| prefix.len() == 1).map(|prefix| prefix[0]);
+        let roles = Roles::from_metadata(metadata, &mut vocabulary, [bos, None, unknown])?;
+        // The file's own template decides; only where it has none, what other files say.
+        if prefix.is_empty() && suffix.is_empty() {
+            let adds_bos = metadata.bool(ADD_BOS)?.unwrap_or(false);
+            let adds_eos = metadata.bool(ADD_EOS)?.unwrap_or(false);
+            prefix.extend(roles.bos.filter(|_| adds_bos));
+            suffix.extend(roles.eos.filter(|_| adds_eos));
+        }
+        let (decoding, adds_space_prefix) = pipeline::decoding(&file)?;
+        Ok(Tokenizer {
+            algorithm: Algorithm::Pipeline(Box::new(Pipeline::new(&file, &vocabulary, unknown)?)),
+            decoding,
+            prefix,
+            suffix,
+            adds_space_prefix,
             vocabulary,
             roles,
         })
@@ -155,14 +194,11 @@ impl Tokenizer {
         check_size(text)?;
         let mut ids = Vec::new();
         let scope = if options.parse_special { Scope::All } else { Scope::UserDefined };
-        let mut at_start = true;
-        self.special.split(text, scope, &mut |part| self.encode_part(part, &mut at_start, &mut ids))?;
+        self.append(text, scope, None, &mut ids)?;
         if options.add_special {
-            self.prepend_bos(&mut ids);
-            if let (true, Some(eos)) = (self.adds_eos, self.roles.eos) {
-                if ids.last() != Some(&eos) {
-                    ids.push(eos);
-                }
+            self.prepend(&mut ids);
+            if ids.last() != self.suffix.last() {
+                ids.extend_from_slice(&self.suffix);
             }
         }
         Ok(ids)
@@ -179,21 +215,28 @@ impl Tokenizer {
     pub fn encode_guarded(&self, text: &str, guard: char) -> Result<Vec<TokenId>> {
         check_size(text)?;
         let mut ids = Vec::new();
-        let mut at_start = true;
-        self.special.split(text, Scope::All, &mut |part| match part {
-            Fragment::Text(guarded) if guarded.contains(guard) => {
-                let plain = guarded.replace(guard, "");
-                // Without the guards user-defined tokens may appear, as they would in the user's text alone.
-                self.special
-                    .split(&plain, Scope::UserDefined, &mut |part| self.encode_part(part, &mut at_start, &mut ids))
-            }
-            part => self.encode_part(part, &mut at_start, &mut ids),
-        })?;
-        self.prepend_bos(&mut ids);
+        self.append(text, Scope::All, Some(guard), &mut ids)?;
+        self.prepend(&mut ids);
         Ok(ids)
     }
 
-    fn encode_part(&self, part: Fragment<'_>, after_special: &mut bool, ids: &mut Vec<TokenId>) -> Result<()> {
+    fn append(&self, text: &str, scope: Scope, guard: Option<char>, ids: &mut Vec<TokenId>) -> Result<()> {
+        let special = match &self.algorithm {
+            Algorithm::Bpe(_, special) | Algorithm::Sentencepiece(_, special) => special,
+            Algorithm::Pipeline(pipeline) => return pipeline.encode(&self.vocabulary, text, scope, guard, ids),
+        };
+        let mut at_start = true;
+        special.split(text, scope, &mut |part| match (part, guard) {
+            (Fragment::Text(guarded), Some(guard)) if guarded.contains(guard) => {
+                let plain = guarded.replace(guard, "");
+                // Without the guards user-defined tokens may appear, as they would in the user's text alone.
+                special.split(&plain, Scope::UserDefined, &mut |part| self.append_part(part, &mut at_start, ids))
+            }
+            _ => self.append_part(part, &mut at_start, ids),
+        })
+    }
+
+    fn append_part(&self, part: Fragment<'_>, after_special: &mut bool, ids: &mut Vec<TokenId>) -> Result<()> {
         match part {
             Fragment::Token(id) => {
                 ids.push(id);
@@ -204,18 +247,19 @@ impl Tokenizer {
                 let prefix = self.adds_space_prefix && *after_special;
                 *after_special = false;
                 match &self.algorithm {
-                    Algorithm::Bpe(bpe) => bpe.encode(&self.vocabulary, text, ids),
-                    Algorithm::Sentencepiece(spm) => spm.encode(&self.vocabulary, text, prefix, ids),
+                    Algorithm::Bpe(bpe, _) => bpe.encode(&self.vocabulary, text, ids),
+                    Algorithm::Sentencepiece(spm, _) => spm.encode(&self.vocabulary, text, prefix, ids),
+                    Algorithm::Pipeline(pipeline) => {
+                        pipeline.encode(&self.vocabulary, text, Scope::UserDefined, None, ids)
+                    }
                 }
             }
         }
     }
 
-    fn prepend_bos(&self, ids: &mut Vec<TokenId>) {
-        if let (true, Some(bos)) = (self.adds_bos, self.roles.bos) {
-            if ids.first() != Some(&bos) {
-                ids.insert(0, bos);
-            }
+    fn prepend(&self, ids: &mut Vec<TokenId>) {
+        if ids.first() != self.prefix.first() {
+            ids.splice(0..0, self.prefix.iter().copied());
         }
     }
 
@@ -224,6 +268,16 @@ impl Tokenizer {
     ///
     /// A space that [`Tokenizer::encode`] put before the text stays: see [`Tokenizer::decode_document`].
     pub fn decode(&self, ids: &[TokenId], skip_control: bool) -> String {
+        if let Decoding::Foreign(decoder) = &self.decoding {
+            let mut window = pipeline::Window::default();
+            let mut text: String = ids
+                .iter()
+                .filter_map(|&id| self.shown_text(id, skip_control))
+                .map(|token| window.push(decoder, token.to_string()))
+                .collect();
+            text += &window.finish(decoder);
+            return text;
+        }
         let mut bytes = Vec::with_capacity(ids.len().saturating_mul(4));
         for &id in ids {
             self.append_bytes(id, skip_control, &mut bytes);
@@ -250,6 +304,22 @@ impl Tokenizer {
         Detokenizer::new(Arc::clone(self), true)
     }
 
+    /// The decoder that needs several tokens at once, if the vocabulary has such a one.
+    pub(crate) fn foreign_decoder(&self) -> Option<&ForeignDecoder> {
+        match &self.decoding {
+            Decoding::Foreign(decoder) => Some(decoder),
+            Decoding::Writing(_) => None,
+        }
+    }
+
+    /// A token's entry, unless it is to be skipped.
+    pub(crate) fn shown_text(&self, id: TokenId, skip_control: bool) -> Option<&str> {
+        match self.vocabulary.kind(id)? {
+            TokenKind::Control | TokenKind::Unknown | TokenKind::Unused if skip_control => None,
+            _ => self.vocabulary.text(id),
+        }
+    }
+
     pub(crate) fn append_bytes(&self, id: TokenId, skip_control: bool, out: &mut Vec<u8>) {
         let (Some(text), Some(kind)) = (self.vocabulary.text(id), self.vocabulary.kind(id)) else { return };
         match kind {
@@ -261,28 +331,10 @@ impl Tokenizer {
                 Some(byte) => out.push(byte),
                 None => out.extend_from_slice(text.as_bytes()),
             },
-            TokenKind::Normal => self.append_written(text, out),
-        }
-    }
-
-    fn append_written(&self, text: &str, out: &mut Vec<u8>) {
-        let mut buffer = [0; 4];
-        match self.writing {
-            Writing::Plain => out.extend_from_slice(text.as_bytes()),
-            Writing::Marked => {
-                for character in text.chars() {
-                    let character = if character == spm::SPACE { ' ' } else { character };
-                    out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
-                }
-            }
-            Writing::ByteLevel => {
-                for character in text.chars() {
-                    match alphabet::byte(character) {
-                        Some(byte) => out.push(byte),
-                        None => out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes()),
-                    }
-                }
-            }
+            TokenKind::Normal => match &self.decoding {
+                Decoding::Writing(writing) => append_written(*writing, text, out),
+                Decoding::Foreign(decoder) => out.extend_from_slice(decoder.decode(&[text.to_string()]).as_bytes()),
+            },
         }
     }
 
@@ -313,12 +365,12 @@ impl Tokenizer {
 
     /// Whether documents begin with BOS.
     pub fn adds_bos(&self) -> bool {
-        self.adds_bos && self.roles.bos.is_some()
+        self.roles.bos.is_some_and(|bos| self.prefix.contains(&bos))
     }
 
     /// Whether documents end with EOS.
     pub fn adds_eos(&self) -> bool {
-        self.adds_eos && self.roles.eos.is_some()
+        self.roles.eos.is_some_and(|eos| self.suffix.contains(&eos))
     }
 
     /// Whether text at the start and after special tokens gets a space before it.
@@ -387,4 +439,25 @@ fn check_size(text: &str) -> Result<()> {
         return Ok(());
     }
     Err(TokenizerError::TextTooLong { bytes: text.len(), limit: MAX_TEXT }.into())
+}
+
+fn append_written(writing: Writing, text: &str, out: &mut Vec<u8>) {
+    let mut buffer = [0; 4];
+    match writing {
+        Writing::Plain => out.extend_from_slice(text.as_bytes()),
+        Writing::Marked => {
+            for character in text.chars() {
+                let character = if character == spm::SPACE { ' ' } else { character };
+                out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+            }
+        }
+        Writing::ByteLevel => {
+            for character in text.chars() {
+                match alphabet::byte(character) {
+                    Some(byte) => out.push(byte),
+                    None => out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes()),
+                }
+            }
+        }
+    }
 }

@@ -15,6 +15,10 @@ pub(crate) struct Roles {
     pub(crate) end_of_generation: Vec<TokenId>,
 }
 
+/// Ids at which generation ends, an array of integers, in addition to the keys of GGUF. The reader of Hugging Face
+/// directories sets it from all files that name such ids.
+pub(crate) const EOS_TOKEN_IDS: &str = "candlewick.eos_token_ids";
+
 /// Texts of control tokens that end a turn; the first in the vocabulary is the EOT of a file that names none.
 const END_OF_TURN: [&str; 13] = [
     "<|eot_id|>",
@@ -54,11 +58,23 @@ impl Roles {
         vocabulary: &mut Vocabulary,
         defaults: [Option<TokenId>; 3],
     ) -> Result<Roles> {
+        // Names of tokens come from files that belong to the vocabulary; such tokens are control tokens.
+        let mut named = |name: &str| -> Result<Option<TokenId>> {
+            let text = metadata.string(&format!("candlewick.tokenizer.{name}_token"))?;
+            let id = text.and_then(|text| vocabulary.id(text));
+            let kind = if name == "unk" { TokenKind::Unknown } else { TokenKind::Control };
+            // Some files pad with the unknown token; it still stands for unknown text.
+            let id_to_set = id.filter(|&id| name != "pad" || vocabulary.kind(id) != Some(TokenKind::Unknown));
+            id_to_set.into_iter().for_each(|id| vocabulary.set_kind(id, kind));
+            Ok(id)
+        };
+        let named_unknown = named("unk")?;
+        let (named_bos, named_eos, _) = (named("bos")?, named("eos")?, named("pad")?);
         let in_range = |id: Option<TokenId>| id.filter(|&id| (id as usize) < vocabulary.len());
         let [bos, eos, unknown] = defaults.map(in_range);
-        let bos = role(metadata, vocabulary, "bos")?.or(bos);
-        let eos = role(metadata, vocabulary, "eos")?.or(eos);
-        let unknown = role(metadata, vocabulary, "unknown")?.or(unknown);
+        let bos = named_bos.or(role(metadata, vocabulary, "bos")?).or(bos);
+        let eos = named_eos.or(role(metadata, vocabulary, "eos")?).or(eos);
+        let unknown = named_unknown.or(role(metadata, vocabulary, "unknown")?).or(unknown);
         let eom = role(metadata, vocabulary, "eom")?;
         let named_eot = role(metadata, vocabulary, "eot")?;
         if !vocabulary.is_typed() {
@@ -72,6 +88,8 @@ impl Roles {
         let calls_tools =
             control("<|call|>").is_some() && (control("<|return|>").is_some() || control("<|flush|>").is_some());
         let closes_otherwise = control("<|tool_response>").is_some() || control("<|plamo:eos|>").is_some();
+        let listed = metadata.integers(EOS_TOKEN_IDS)?.unwrap_or_default();
+        let listed = listed.into_iter().filter_map(|id| TokenId::try_from(id).ok());
         let mut ends: Vec<TokenId> = END_OF_TURN
             .into_iter()
             .chain(END_OF_TEXT)
@@ -83,6 +101,7 @@ impl Roles {
             })
             .filter_map(control)
             .chain([eos, named_eot, eom].into_iter().flatten())
+            .chain(listed.filter(|&id| (id as usize) < vocabulary.len()))
             .collect();
         ends.sort_unstable();
         ends.dedup();

@@ -66,6 +66,12 @@ impl Vocabulary {
                 types.iter().enumerate().map(|(id, &t)| kind(id, t)).collect::<Result<Vec<_>>>()?
             }
         };
+        Ok(Vocabulary::new(tokens, kinds, typed))
+    }
+
+    /// From texts and kinds of the same number, at most half of the range of ids.
+    pub(crate) fn new(tokens: &[String], kinds: Vec<TokenKind>, typed: bool) -> Vocabulary {
+        debug_assert_eq!(tokens.len(), kinds.len());
         let mut texts = String::with_capacity(tokens.iter().map(String::len).sum());
         let mut ends = Vec::with_capacity(tokens.len());
         for token in tokens {
@@ -90,7 +96,7 @@ impl Vocabulary {
                 vocabulary.slots[slot] = id;
             }
         }
-        Ok(vocabulary)
+        vocabulary
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -6,17 +6,17 @@ use candlewick::{EncodeOptions, Engine, Gguf, Precision, Request, Result, TokenI
 use crate::files::Model;
 
 /// One case of a golden file.
-struct Case {
-    name: String,
-    text: String,
-    ids: Vec<TokenId>,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) text: String,
+    pub(crate) ids: Vec<TokenId>,
     mean_nll: Option<f64>,
     last_top: Vec<(TokenId, f64)>,
     greedy: Vec<TokenId>,
     margins: Vec<f64>,
 }
 
-fn cases(file: &str) -> Vec<Case> {
+pub(crate) fn cases(file: &str) -> Vec<Case> {
     let path = format!("{}/tests/data/golden/{file}.json", env!("CARGO_MANIFEST_DIR"));
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let numbers = |v: &serde_json::Value| v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect::<Vec<_>>();

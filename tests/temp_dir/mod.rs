@@ -15,6 +15,7 @@ impl TempDir {
         TempDir(path)
     }
 
+    #[allow(dead_code)] // Not every binary asks for it.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, bytes).unwrap();

@@ -30,7 +30,7 @@ pub(super) fn spec(metadata: &Metadata, weights: &mut Weights<'_>) -> Result<Dec
     let name = metadata.string(key)?.ok_or_else(|| metadata.missing(key))?;
     let Some((name, spec)) = ARCHITECTURES.iter().find(|(known, _)| *known == name) else {
         return Err(ModelError::UnknownArchitecture {
-            architecture: name.chars().take(64).collect(),
+            architecture: name.chars().take(64).flat_map(char::escape_debug).collect(),
             known: ARCHITECTURES.iter().map(|(name, _)| *name).collect(),
         }
         .into());

@@ -94,7 +94,7 @@ impl Family {
         let name = if model_type == "gemma3" { GEMMA3.model_type } else { model_type };
         FAMILIES.iter().find(|family| family.model_type == name).copied().ok_or_else(|| {
             ModelError::UnknownArchitecture {
-                architecture: model_type.chars().take(64).collect(),
+                architecture: super::shown(model_type),
                 known: FAMILIES.iter().map(|family| family.model_type).chain(["gemma3"]).collect(),
             }
             .into()
@@ -113,15 +113,13 @@ impl Family {
     /// The window and which layers have it; `None` if none has.
     pub(super) fn windows(&self, fields: Fields<'_>, layers: u64) -> Result<Option<(u64, Vec<bool>)>> {
         let qwen = matches!(self.model_type, "qwen2" | "qwen3");
-        if qwen && fields.bool("use_sliding_window")? != Some(true) {
+        // A Llama has no window, whatever its file says.
+        if self.model_type == "llama" || (qwen && fields.bool("use_sliding_window")? != Some(true)) {
             return Ok(None);
         }
         // `null` turns the window off, an absent field does not.
         let default = self.sliding_window.filter(|_| !fields.has("sliding_window"));
         let Some(window) = fields.count("sliding_window")?.or(default) else { return Ok(None) };
-        if self.model_type == "llama" {
-            return Err(self.unsupported("`sliding_window`"));
-        }
         let slides = match fields.strings("layer_types")? {
             Some(types) => {
                 let slides = types.iter().map(|kind| match *kind {

@@ -90,7 +90,9 @@ macro_rules! deepseek_words {
     };
 }
 
-const GPT2: Rule = Words { pattern: gpt2!(), whitespace: Whitespace::GiveBack };
+/// GPT-2's splitting pattern.
+pub(crate) const GPT2_PATTERN: &str = gpt2!();
+const GPT2: Rule = Words { pattern: GPT2_PATTERN, whitespace: Whitespace::GiveBack };
 const LLAMA3: Rule = words!(llama3_with!(r"\p{N}{1,3}"));
 const QWEN2: Rule = words!(llama3_with!(r"\p{N}"));
 const GPT4O: Rule = words!(cased_with!(optional_contraction!(), r"\p{N}{1,3}"));

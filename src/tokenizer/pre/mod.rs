@@ -8,7 +8,7 @@ mod families;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use families::{family, Family, Writing};
+pub(crate) use families::{family, Family, Writing, GPT2_PATTERN};
 
 use regex::{Regex, RegexBuilder};
 
@@ -76,6 +76,23 @@ impl Splitter {
             })
         });
         Ok(Splitter { stages: stages.collect::<Result<_>>()? })
+    }
+
+    /// A splitter that splits nothing.
+    pub(crate) fn whole() -> Splitter {
+        Splitter { stages: Vec::new() }
+    }
+
+    /// Adds a step whose pattern comes from a file: every match is a piece, and `whitespace` is as in [`Rule::Words`].
+    ///
+    /// `None` if the pattern needs more than linear time (it looks around or back), is too large, or no pattern.
+    pub(crate) fn then(mut self, pattern: &str, whitespace: Option<Whitespace>) -> Option<Splitter> {
+        let pattern = RegexBuilder::new(pattern).size_limit(1 << 24).dfa_size_limit(1 << 24).build().ok()?;
+        self.stages.push(match whitespace {
+            None => Stage::Isolate(pattern),
+            Some(whitespace) => Stage::Words(pattern, whitespace),
+        });
+        Some(self)
     }
 
     /// Hands the pieces of `text` to `emit`, in order; together they are `text`, and none is empty.
