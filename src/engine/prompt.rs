@@ -55,9 +55,8 @@ impl Engine {
         let limits = self.limits(&request, max_tokens)?;
         let choices = in_range("n", request.n, 1, self.max_sequences, "from 1 to the engine's `max_sequences`")? as u32;
         if choices > 1 && !self.layout.can_fork()? {
-            return Err(
-                RequestError::CannotFork { part: format!("the cache policy `{}`", self.layout.policy_name()) }.into()
-            );
+            let name = self.layout.policy_name().to_string();
+            return Err(RequestError::CannotFork { part: "cache policy", name }.into());
         }
         for (name, top) in [("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)] {
             in_range(name, top.unwrap_or(0), 0, self.vocab_size(), "at most the size of the vocabulary")?;
