@@ -13,3 +13,5 @@ mod peer;
 mod perplexity;
 mod text;
 mod tokenizer;
+mod tokenizer_json;
+mod vocabularies;
