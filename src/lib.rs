@@ -97,8 +97,8 @@ pub mod testing;
 pub use candle_core as candle;
 pub use engine::{Engine, EngineBuilder, Event, Generation, Output, Piece, Request, Score, Usage};
 pub use error::{
-    BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
-    TokenizerError,
+    BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError,
+    TemplateError, TokenizerError,
 };
 #[cfg(feature = "hub")]
 pub use error::{HubError, HubErrorKind};

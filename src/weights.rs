@@ -180,8 +180,7 @@ impl<'a> Weights<'a> {
         let views = linears.iter().zip(&row_bytes).zip(&readers);
         let views = views.map(|((linear, row_bytes), read)| WeightView::new(linear.info.clone(), *row_bytes, read));
         let group = LinearGroup::new(cpu, views.collect());
-        let QuantizedGroup { matrices } =
-            guarded(quantizer, || quantizer.quantize(&group, &Calibration::none()))?;
+        let QuantizedGroup { matrices } = guarded(quantizer, || quantizer.quantize(&group, &Calibration::none()))?;
         check_shapes(quantizer, linears, &matrices)?;
         // What the quantizer did not ask for is done as well.
         let all = linears.iter().zip(&row_bytes).map(|(linear, row_bytes)| linear.info.rows * row_bytes);

@@ -158,11 +158,7 @@ impl<'a> WeightView<'a> {
 
     /// Calls `f` with the first row and the bytes of consecutive parts. All but the last have a multiple of 16 rows;
     /// `row_size` is the memory that a row takes on its way, and bounds the parts.
-    pub(super) fn for_each_part(
-        &self,
-        row_size: usize,
-        f: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn for_each_part(&self, row_size: usize, f: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         let step = (PART_BYTES / row_size.max(1) / PART_ROWS).max(1) * PART_ROWS;
         let mut buffer = Vec::new();
         for first in (0..self.rows()).step_by(step) {

@@ -28,8 +28,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 pub use group::{Calibration, LinearGroup, MatrixInfo, QuantizedGroup, WeightInfo, WeightView};
-pub(crate) use packed::{guarded, panic_message, products};
 pub use packed::KernelContext;
+pub(crate) use packed::{guarded, panic_message, products};
 pub use requantize::Requantize;
 pub use rules::{Choice, Rule, Target};
 pub use site::{Role, Site};
@@ -203,3 +203,6 @@ pub trait QuantizedMatrix: Debug + Send + Sync + 'static {
         None
     }
 }
+
+#[cfg(test)]
+mod engine_tests;

@@ -93,7 +93,9 @@ impl Rule {
     pub(super) fn parse(text: &str) -> Result<Rule, BuildError> {
         let invalid = |problem: String| BuildError::InvalidRule { rule: text.to_string(), problem };
         let Some((pattern, name)) = text.rsplit_once('=') else {
-            return Err(invalid("expected a name pattern, `=` and a type, such as `blk.*.ffn_down.weight=q6_k`".into()));
+            return Err(invalid(
+                "expected a name pattern, `=` and a type, such as `blk.*.ffn_down.weight=q6_k`".into(),
+            ));
         };
         let (pattern, name) = (pattern.trim(), name.trim());
         if pattern.is_empty() {

@@ -6,12 +6,14 @@
 
 mod gguf_writer;
 mod quantize;
+mod quantizer;
 mod tiny;
 mod vocabulary;
 mod weights;
 
 pub use gguf_writer::GgufWriter;
 pub use quantize::quantize_blocks;
+pub use quantizer::check_quantizer;
 pub use tiny::{Architecture, TinyModel};
 pub use vocabulary::TokenizerKind;
 pub use weights::{normal, splitmix64};
