@@ -39,6 +39,8 @@ const THREADS: Flag = short("threads", 't', "N", "Threads to compute with [defau
 const JSON: Flag = switch("json", "Print JSON and nothing else on stdout, one object per line");
 const SEED: Flag = flag("seed", "N", "Seed of the draws [default: drawn from the system]");
 const PRECISION: Flag = flag("precision", "int8|f32", "Activations of matrix products [default: int8]");
+const QUANTIZE: Flag =
+    flag("quantize", "RULES", "Requantize weights at load: pattern=type, separated by commas [default: as stored]");
 const KV: Flag = flag("kv", "f32|f16|bf16", "Format of keys and values [default: bf16, f32 with --precision f32]");
 
 /// `chat`.
@@ -122,6 +124,7 @@ pub(crate) static GENERATE: Command = Command {
         switch("ignore-eos", "Generate on after an end token"),
         KV,
         PRECISION,
+        QUANTIZE,
         flag("logprobs", "K", "Log-probabilities of each token and of the K likeliest [default: off]"),
         THREADS,
         JSON,
@@ -155,6 +158,7 @@ pub(crate) static LOGITS: Command = Command {
         flag("ids", "1,2,3", "Token ids, used verbatim"),
         flag("top", "N", "Entries to print [default: 20]"),
         PRECISION,
+        QUANTIZE,
         THREADS,
         JSON,
     ],
@@ -172,6 +176,7 @@ pub(crate) static PERPLEXITY: Command = Command {
         flag("context", "N", "Tokens of a window [default: 512]"),
         flag("chunks", "N", "Windows at most [default: all]"),
         PRECISION,
+        QUANTIZE,
         THREADS,
         JSON,
     ],
@@ -193,6 +198,7 @@ pub(crate) static BENCH: Command = Command {
         short("repetitions", 'r', "N", "Repetitions of each test [default: 3]"),
         KV,
         PRECISION,
+        QUANTIZE,
         flag("kernel", "LEVEL", "Kernel level [default: the best that this processor has]"),
         switch("ceilings", "Also measure what the machine can do at most"),
         JSON,

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use candlewick::quant::Requantize;
 use candlewick::source::{Gguf, Safetensors, WeightSource};
 use candlewick::{Engine, KernelLevel, KvFormat, Output, Precision, Request, Usage};
 use serde_json::{json, Value};
@@ -59,6 +60,12 @@ pub(crate) fn build(args: &Args, source: Box<dyn WeightSource>, needs: Needs) ->
             builder = builder.kv_format(kv);
         }
     }
+    if args.takes("quantize") {
+        if let Some(rules) = args.text("quantize")? {
+            let rules = rules.parse::<Requantize>().map_err(|error| format!("--quantize: {error}"))?;
+            builder = builder.quantizer(rules);
+        }
+    }
     if args.takes("kernel") {
         let levels: Vec<_> = KernelLevel::ALL.iter().map(|level| (level.as_str(), *level)).collect();
         if let Some(level) = args.choice("kernel", &levels)? {
@@ -71,7 +78,27 @@ pub(crate) fn build(args: &Args, source: Box<dyn WeightSource>, needs: Needs) ->
     if let Some(context) = needs.context {
         builder = builder.max_context(context);
     }
-    Ok((builder.build()?, start.elapsed()))
+    let engine = builder.build()?;
+    let load = start.elapsed();
+    if args.takes("quantize") && args.is_given("quantize") {
+        eprintln!("{}", formats(&engine));
+    }
+    Ok((engine, load))
+}
+
+/// How many matrices the engine holds in which format, and their memory: where a rule's type did not fit a width, it
+/// shows here.
+fn formats(engine: &Engine) -> String {
+    let mut formats: Vec<(String, usize, usize)> = Vec::new();
+    for matrix in engine.matrices() {
+        match formats.iter_mut().find(|(name, ..)| *name == matrix.format) {
+            Some((_, count, bytes)) => (*count, *bytes) = (*count + 1, *bytes + matrix.size_in_bytes),
+            None => formats.push((matrix.format, 1, matrix.size_in_bytes)),
+        }
+    }
+    let parts: Vec<String> =
+        formats.iter().map(|(name, count, bytes)| format!("{count} {name} ({:.1} MB)", *bytes as f64 / 1e6)).collect();
+    format!("weights: {}, {:.1} MB in all", parts.join(", "), engine.weights_in_bytes() as f64 / 1e6)
 }
 
 /// `--precision` and `--kv`; F32 precision means F32 keys and values unless `--kv` says otherwise.

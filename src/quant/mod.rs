@@ -203,3 +203,6 @@ pub trait QuantizedMatrix: Debug + Send + Sync + 'static {
         None
     }
 }
+
+#[cfg(test)]
+mod engine_tests;

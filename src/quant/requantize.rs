@@ -153,3 +153,7 @@ fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Result<Box<dyn Q
     })?;
     Ok(Box::new(matrix))
 }
+
+#[cfg(test)]
+#[path = "requantize_tests.rs"]
+mod tests;
