@@ -7,10 +7,9 @@ mod support;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
-use candlewick::source::Gguf;
 use candlewick::{Engine, Message, Request};
 use support::args::Args;
-use support::engine::{build, figures, stream, Needs};
+use support::engine::{build, figures, open_source, stream, Needs};
 use support::{commands, fetch, one_line, Result};
 
 /// The longest prompt that is read from a pipe, in bytes; far beyond any model's context.
@@ -41,7 +40,7 @@ fn chat(args: &Args) -> Result {
         None if io::stdin().is_terminal() => None,
         None => Some(piped_prompt()?),
     };
-    let source = Gguf::open(fetch::resolve(args.text("model")?)?)?;
+    let source = open_source(&fetch::resolve(args.text("model")?)?)?;
     let (mut engine, _) = build(args, source, Needs::default())?;
     match prompt {
         Some(prompt) => {

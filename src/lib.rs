@@ -59,9 +59,10 @@
 //!
 //! | room | what it is |
 //! |---|---|
-//! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, memory, the hub |
+//! | [`source`] | where weights and metadata come from: trait [`WeightSource`], GGUF files, safetensors directories, memory, the hub |
 //! | [`tokenizer`] | text to tokens and back, chat templates |
 //! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
+//! | [`quant`] | how weights are kept and multiplied: trait [`quant::Quantizer`], requantization at load |
 //! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
 //! | [`stream`] | stop strings, queues to readers |
 //! | [`engine`] | builder, requests, steps, events |
@@ -81,6 +82,7 @@ mod error;
 mod types;
 
 pub mod kernel;
+pub mod quant;
 pub mod source;
 pub mod tokenizer;
 
@@ -89,6 +91,7 @@ mod model;
 mod schedule;
 mod weights;
 
+pub mod draft;
 pub mod engine;
 pub mod sample;
 pub mod stream;
@@ -102,12 +105,12 @@ pub use engine::{
     Engine, EngineBuilder, EngineHandle, Event, Generation, Output, Piece, Request, Score, TokenStream, Usage,
 };
 pub use error::{
-    BuildError, Error, KernelError, ModelError, RequestError, ResourceError, Result, SourceError, TemplateError,
-    TokenizerError,
+    BuildError, Error, KernelError, MatmulError, ModelError, RequestError, ResourceError, Result, SourceError,
+    TemplateError, TokenizerError,
 };
 #[cfg(feature = "hub")]
 pub use error::{HubError, HubErrorKind};
 pub use kernel::{KernelLevel, KvFormat, Precision};
-pub use source::{Gguf, WeightSource};
+pub use source::{Gguf, Safetensors, WeightSource};
 pub use tokenizer::{ChatTemplate, EncodeOptions, Message, Tokenizer};
 pub use types::{FinishReason, SequenceId, TokenId};

@@ -1,32 +1,89 @@
-//! Reading a model's tensors: checks shape and type, then packs matrices for the kernels.
+//! Reading a model's tensors: checks shape and type, then hands linears to the quantizer and packs the rest.
 //!
-//! Joins the source with the kernels' storage. Knows names and shapes; must not know what a model does with them.
+//! Joins the source, the quantizer and the kernels' storage. Knows names and shapes; must not know what a model does
+//! with them.
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use crate::kernel::{self, Cpu, PackedMatrix};
+use crate::kernel::{self, Cpu};
+use crate::quant::{
+    self, Calibration, LinearGroup, QuantizedGroup, QuantizedMatrix, Quantizer, Stored, WeightInfo, WeightView,
+};
 use crate::source::{Dtype, TensorInfo, WeightSource};
-use crate::{Result, SourceError};
-
-/// Bytes read at a time, so that loading needs little memory beside the weights.
-const READ_BYTES: usize = 8 << 20;
+use crate::{BuildError, Error, Result, SourceError};
 
 /// Called while loading with the bytes done and the bytes in all; `false` cancels.
 pub(crate) type Progress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
+/// How a source's tensors differ from what the model computes with; undone while they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conventions {
+    /// Added to the weights of norms.
+    pub(crate) norm_offset: f32,
+    /// Rows of q and k that rotate together lie side by side; they come out half a head apart.
+    pub(crate) interleaved: Option<Interleaved>,
+}
+
+/// The arrangement of the llama family's GGUF files: row 2j + s of a head belongs at s · head_dim / 2 + j.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interleaved {
+    /// Even.
+    pub(crate) head_dim: usize,
+    /// Rows of q and k together, which come first in a fused tensor.
+    pub(crate) rows: usize,
+}
+
+impl Interleaved {
+    /// The rows of this tensor that are interleaved, counted from its first.
+    fn rows_of(&self, name: &str) -> usize {
+        match name.rsplit('.').nth(1) {
+            Some("attn_q" | "attn_k") => usize::MAX,
+            Some("attn_qkv") => self.rows,
+            _ => 0,
+        }
+    }
+
+    /// Where the row that belongs at `row` is stored.
+    fn stored(&self, row: usize) -> usize {
+        let (half, in_head) = (self.head_dim / 2, row % self.head_dim);
+        row - in_head + 2 * (in_head % half) + in_head / half
+    }
+}
+
+/// The weight of one linear: consecutive rows of a tensor `[total_rows, cols]`, which may hold several.
+pub(crate) struct LinearSpec {
+    pub(crate) info: WeightInfo,
+    total_rows: usize,
+    first_row: usize,
+}
+
 /// A source with what is needed to take tensors out of it.
 pub(crate) struct Weights<'a> {
     source: &'a dyn WeightSource,
+    conventions: Conventions,
     cpu: &'a Cpu,
+    quantizer: &'a dyn Quantizer,
     progress: &'a mut Progress<'a>,
     done: u64,
     total: u64,
 }
 
 impl<'a> Weights<'a> {
-    pub(crate) fn new(source: &'a dyn WeightSource, cpu: &'a Cpu, progress: &'a mut Progress<'a>) -> Weights<'a> {
+    pub(crate) fn new(
+        source: &'a dyn WeightSource,
+        cpu: &'a Cpu,
+        quantizer: &'a dyn Quantizer,
+        progress: &'a mut Progress<'a>,
+    ) -> Weights<'a> {
         let total = source.tensors().iter().map(|t| t.size_in_bytes as u64).fold(0, u64::saturating_add);
-        Weights { source, cpu, progress, done: 0, total }
+        Weights { source, conventions: Conventions::default(), cpu, quantizer, progress, done: 0, total }
+    }
+
+    /// Says how the tensors that are read from now on are stored.
+    pub(crate) fn set_conventions(&mut self, conventions: Conventions) {
+        self.conventions = conventions;
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -69,10 +126,50 @@ impl<'a> Weights<'a> {
     }
 
     fn read(&mut self, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
-        self.source.read(name, offset as u64, buffer)?;
-        self.done += buffer.len() as u64;
+        self.fetch(name, offset, buffer)?;
+        self.advance(buffer.len())
+    }
+
+    /// Bytes of a tensor in the model's arrangement.
+    fn fetch(&self, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
+        match self.conventions.interleaved {
+            Some(interleaved) if interleaved.rows_of(name) > 0 => {
+                self.fetch_interleaved(interleaved, name, offset, buffer)
+            }
+            _ => self.source.read(name, offset as u64, buffer),
+        }
+    }
+
+    /// Reports more bytes as done.
+    fn advance(&mut self, bytes: usize) -> Result<()> {
+        self.done += bytes as u64;
         if !(self.progress)(self.done, self.total.max(self.done)) {
             return Err(SourceError::Cancelled { source_name: self.source.name().to_string() }.into());
+        }
+        Ok(())
+    }
+
+    /// Reads whole heads and takes the rows from where they belong: exact for every type, as no block reaches over a
+    /// row's end.
+    fn fetch_interleaved(&self, how: Interleaved, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
+        let info = self.info(name)?;
+        let rows = info.shape[0];
+        let row_bytes = info.size_in_bytes / rows;
+        let (begin, end) = (offset / row_bytes, (offset + buffer.len()).div_ceil(row_bytes));
+        let first = begin - begin % how.head_dim;
+        let last = end.next_multiple_of(how.head_dim).min(rows);
+        let mut heads = vec![0; (last - first) * row_bytes];
+        self.source.read(name, (first * row_bytes) as u64, &mut heads)?;
+        let interleaved = how.rows_of(name);
+        let mut done = 0;
+        for row in begin..end {
+            let stored = if row < interleaved { how.stored(row) } else { row };
+            let from = &heads[(stored - first) * row_bytes..][..row_bytes];
+            // The first and the last row may be asked for in part.
+            let from = &from[(offset + done) % row_bytes..];
+            let part = from.len().min(buffer.len() - done);
+            buffer[done..done + part].copy_from_slice(&from[..part]);
+            done += part;
         }
         Ok(())
     }
@@ -84,6 +181,9 @@ impl<'a> Weights<'a> {
         self.read(name, 0, &mut bytes)?;
         let mut values = vec![0.0; len];
         kernel::dequantize(dtype, &bytes, &mut values)?;
+        if name.rsplit('.').nth(1).is_some_and(|module| module.ends_with("norm")) {
+            values.iter_mut().for_each(|w| *w += self.conventions.norm_offset);
+        }
         Ok(values)
     }
 
@@ -96,34 +196,76 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The matrix `[rows, cols]`.
-    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<PackedMatrix> {
-        self.matrix_rows(name, rows, cols, 0..rows)
-    }
-
-    /// The rows `range` of the matrix `[rows, cols]`: a part of a fused tensor.
-    pub(crate) fn matrix_rows(
-        &mut self,
-        name: &str,
-        rows: usize,
+    /// The linear of `site`, whose rows are `range` of its tensor `[total_rows, cols]`.
+    pub(crate) fn linear(
+        &self,
+        site: quant::Site,
+        total_rows: usize,
         cols: usize,
         range: Range<usize>,
-    ) -> Result<PackedMatrix> {
-        let dtype = self.checked(name, &[rows, cols])?.dtype;
-        let row_bytes = self.row_bytes(name, dtype, cols)?;
-        let mut matrix = PackedMatrix::allocate(dtype, range.len(), cols)?;
-        // The kernels pack panels of 16 rows.
-        let step = (READ_BYTES / row_bytes / 16).max(1) * 16;
-        let mut buffer = Vec::new();
-        let mut row = 0;
-        while row < range.len() {
-            let count = step.min(range.len() - row);
-            buffer.resize(count * row_bytes, 0);
-            self.read(name, (range.start + row) * row_bytes, &mut buffer)?;
-            matrix.pack_rows(self.cpu, row, &buffer)?;
-            row += count;
-        }
-        Ok(matrix)
+    ) -> Result<LinearSpec> {
+        let dtype = self.checked(&site.name, &[total_rows, cols])?.dtype;
+        let info = WeightInfo::new(site, dtype, range.len(), cols);
+        Ok(LinearSpec { info, total_rows, first_row: range.start })
+    }
+
+    /// Shows the quantizer everything that it will get.
+    pub(crate) fn check(&self, linears: &[WeightInfo]) -> Result<()> {
+        guarded(self.quantizer, || self.quantizer.check(linears))
+    }
+
+    /// The matrices of linears that share one input.
+    pub(crate) fn group(&mut self, linears: &[LinearSpec]) -> Result<Vec<Box<dyn QuantizedMatrix>>> {
+        let quantizer = self.quantizer;
+        self.quantized(quantizer, linears)
+    }
+
+    /// A matrix `[rows, cols]` that is no linear, such as an embedding: as stored.
+    pub(crate) fn stored(&mut self, linear: LinearSpec) -> Result<Box<dyn QuantizedMatrix>> {
+        let matrices = self.quantized(&Stored, &[linear])?;
+        matrices.into_iter().next().ok_or_else(|| unreachable!("one matrix per weight was checked"))
+    }
+
+    fn quantized(
+        &mut self,
+        quantizer: &dyn Quantizer,
+        linears: &[LinearSpec],
+    ) -> Result<Vec<Box<dyn QuantizedMatrix>>> {
+        let row_bytes = linears
+            .iter()
+            .map(|linear| self.row_bytes(&linear.info.site.name, linear.info.dtype, linear.info.cols))
+            .collect::<Result<Vec<usize>>>()?;
+        let cpu = self.cpu;
+        // How far each weight was read: reading a part again is no progress.
+        let read: Vec<Cell<usize>> = linears.iter().map(|_| Cell::new(0)).collect();
+        let weights = RefCell::new(self);
+        let readers: Vec<_> = linears
+            .iter()
+            .zip(&row_bytes)
+            .zip(&read)
+            .map(|((linear, row_bytes), read)| {
+                let (name, start) = (&linear.info.site.name, linear.first_row * row_bytes);
+                let weights = &weights;
+                move |offset: usize, buffer: &mut [u8]| -> Result<()> {
+                    let weights = &mut *weights.borrow_mut();
+                    weights.fetch(name, start + offset, buffer)?;
+                    let end = offset + buffer.len();
+                    let new = end.saturating_sub(read.get());
+                    read.set(read.get() + new);
+                    weights.advance(new)
+                }
+            })
+            .collect();
+        let views = linears.iter().zip(&row_bytes).zip(&readers);
+        let views = views.map(|((linear, row_bytes), read)| WeightView::new(linear.info.clone(), *row_bytes, read));
+        let group = LinearGroup::new(cpu, views.collect());
+        let QuantizedGroup { matrices } = guarded(quantizer, || quantizer.quantize(&group, &Calibration::none()))?;
+        check_shapes(quantizer, linears, &matrices)?;
+        // What the quantizer did not ask for is done as well.
+        let all = linears.iter().zip(&row_bytes).map(|(linear, row_bytes)| linear.info.rows * row_bytes);
+        let unread = all.zip(&read).map(|(all, read)| all - read.get()).sum();
+        weights.borrow_mut().advance(unread)?;
+        Ok(matrices)
     }
 
     fn row_bytes(&self, name: &str, dtype: Dtype, cols: usize) -> Result<usize> {
@@ -137,4 +279,47 @@ impl<'a> Weights<'a> {
             .into()
         })
     }
+}
+
+impl LinearSpec {
+    /// Whether the tensor holds other linears too.
+    pub(crate) fn is_part(&self) -> bool {
+        self.info.rows != self.total_rows
+    }
+
+    /// Rows of the whole tensor, and those of them that are this linear's.
+    pub(crate) fn place(&self) -> (usize, Range<usize>) {
+        (self.total_rows, self.first_row..self.first_row + self.info.rows)
+    }
+}
+
+/// Runs a quantizer's code; a panic becomes an error that names it.
+fn guarded<T>(quantizer: &dyn Quantizer, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    // The build ends with the error; nothing that a panic may leave broken is used again.
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let name = quantizer.name().to_string();
+        Err(Error::Extension { room: "quant", name, message: quant::panic_message(panic) })
+    })
+}
+
+fn check_shapes(
+    quantizer: &dyn Quantizer,
+    linears: &[LinearSpec],
+    matrices: &[Box<dyn QuantizedMatrix>],
+) -> Result<()> {
+    let wrong = |linear: &LinearSpec, expected: String, found: String| {
+        let tensor = linear.info.site.name.clone();
+        Err(BuildError::QuantizedShape { quantizer: quantizer.name().to_string(), tensor, expected, found }.into())
+    };
+    if let (Some(first), false) = (linears.first(), linears.len() == matrices.len()) {
+        return wrong(first, format!("{} matrices", linears.len()), format!("{} matrices", matrices.len()));
+    }
+    for (linear, matrix) in linears.iter().zip(matrices) {
+        let (expected, found) = ((linear.info.rows, linear.info.cols), matrix.dims());
+        if expected != found {
+            let shape = |(rows, cols)| format!("a matrix of {rows} x {cols}");
+            return wrong(linear, shape(expected), shape(found));
+        }
+    }
+    Ok(())
 }

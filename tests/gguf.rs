@@ -30,7 +30,7 @@ fn assert_same(a: &dyn WeightSource, b: &dyn WeightSource) {
 #[test]
 fn tiny_models_come_back_from_every_version_and_alignment() {
     let dir = TempDir::new();
-    for model in [TinyModel::llama(), TinyModel::qwen2(), TinyModel::gemma3()] {
+    for model in [TinyModel::llama(), TinyModel::qwen2(), TinyModel::qwen3(), TinyModel::gemma3()] {
         let source = model.build().unwrap();
         for (version, alignment) in [(2, 32), (3, 32), (3, 1), (3, 8), (3, 4096)] {
             let bytes = GgufWriter::new().version(version).alignment(alignment).to_bytes(&source).unwrap();

@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use temp_dir::TempDir;
 
 fn models() -> Vec<(&'static str, Memory)> {
-    [("llama", TinyModel::llama()), ("qwen2", TinyModel::qwen2()), ("gemma3", TinyModel::gemma3())]
-        .map(|(name, model)| (name, model.build().unwrap()))
-        .to_vec()
+    let [llama, qwen2] = [("llama", TinyModel::llama()), ("qwen2", TinyModel::qwen2())];
+    let [qwen3, gemma3] = [("qwen3", TinyModel::qwen3()), ("gemma3", TinyModel::gemma3())];
+    [llama, qwen2, qwen3, gemma3].map(|(name, model)| (name, model.build().unwrap())).to_vec()
 }
 
 fn build(source: impl WeightSource) -> candlewick::Result<Engine> {
@@ -200,7 +200,7 @@ fn an_unknown_architecture_names_the_known_ones() {
     model.set("general.architecture", "mamba");
     let Err(Error::Model(error)) = build(model) else { panic!("mamba was built") };
     assert!(matches!(&error, ModelError::UnknownArchitecture { architecture, .. } if architecture == "mamba"));
-    assert!(["llama", "qwen2", "gemma3"].iter().all(|name| error.to_string().contains(name)));
+    assert!(["llama", "mistral", "qwen2", "qwen3", "gemma3"].iter().all(|name| error.to_string().contains(name)));
     let (_, mut experts) = models().remove(0);
     experts.set("llama.expert_count", 8u32);
     assert!(build(experts).unwrap_err().to_string().contains("mixture of experts"));
@@ -231,11 +231,11 @@ proptest! {
     /// logits that are not finite, which fail the request.
     #[test]
     fn flipped_bits_never_panic(
-        which in 0usize..3,
+        which in 0usize..4,
         dtype in prop::sample::select(vec![Dtype::F32, Dtype::F16, Dtype::Q4_1, Dtype::Q8_0]),
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..40),
     ) {
-        let model = vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::gemma3()].swap_remove(which).with_dtype(dtype);
+        let model = [TinyModel::llama(), TinyModel::qwen2(), TinyModel::qwen3(), TinyModel::gemma3()][which].clone().with_dtype(dtype);
         let mut bytes = GgufWriter::new().to_bytes(&model.build().unwrap()).unwrap();
         for (index, bit) in flips {
             let at = index.index(bytes.len());

@@ -29,8 +29,11 @@ const fn switch(long: &'static str, help: &'static str) -> Flag {
     Flag { long, short: None, value: None, help }
 }
 
-const MODEL: Flag =
-    flag("model", "PATH|NAME|HUB-ID", "GGUF file, catalog name, or hub id owner/repo[:file.gguf] (needed)");
+const MODEL: Flag = flag(
+    "model",
+    "PATH|NAME|HUB-ID",
+    "GGUF file, model directory, catalog name, or hub id owner/repo[:file.gguf] (needed)",
+);
 const THREADS: Flag = short("threads", 't', "N", "Threads to compute with [default: one per available core]");
 const JSON: Flag = switch("json", "Print JSON and nothing else on stdout, one object per line");
 const TEMPERATURE: Flag = flag("temperature", "T", "0 takes the likeliest token [default: 0]");
@@ -48,7 +51,7 @@ pub(crate) static CHAT: Command = Command {
         flag(
             "model",
             "PATH|NAME|HUB-ID",
-            "GGUF file, catalog name, or hub id owner/repo[:file.gguf] [default: smollm2-135m]",
+            "GGUF file, model directory, catalog name, or hub id owner/repo[:file.gguf] [default: smollm2-135m]",
         ),
         flag("system", "S", "System message [default: what the model's template says]"),
         TEMPERATURE,

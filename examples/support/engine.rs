@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candlewick::source::Gguf;
+use candlewick::source::{Gguf, Safetensors, WeightSource};
 use candlewick::{Engine, KernelLevel, KvFormat, Output, Precision, Request, Usage};
 use serde_json::{json, Value};
 
@@ -25,20 +25,29 @@ pub(crate) struct Needs {
     pub(crate) context: Option<usize>,
 }
 
-/// The file that `--model` means; `--model` must be given.
-pub(crate) fn source(args: &Args) -> Result<Gguf> {
-    let model = args.text("model")?.ok_or("--model is needed: a GGUF file, a catalog name or a hub id")?;
-    Ok(Gguf::open(fetch::resolve(Some(model))?)?)
+/// What `--model` means; `--model` must be given.
+pub(crate) fn source(args: &Args) -> Result<Box<dyn WeightSource>> {
+    const KINDS: &str = "a GGUF file, a model's directory, a catalog name or a hub id";
+    let model = args.text("model")?.ok_or_else(|| format!("--model is needed: {KINDS}"))?;
+    open_source(&fetch::resolve(Some(model))?)
+}
+
+/// A GGUF file, or a directory with config.json and safetensors.
+pub(crate) fn open_source(path: &Path) -> Result<Box<dyn WeightSource>> {
+    Ok(match path.is_dir() {
+        true => Box::new(Safetensors::open(path)?),
+        false => Box::new(Gguf::open(path)?),
+    })
 }
 
 /// An engine of `--model` with the flags that the command has, and how long it took to open.
 pub(crate) fn open(args: &Args, needs: Needs) -> Result<(Engine, Duration)> {
-    let file = source(args)?;
-    build(args, file, needs)
+    let source = source(args)?;
+    build(args, source, needs)
 }
 
-/// An engine of a file with the flags that the command has, and how long it took to build.
-pub(crate) fn build(args: &Args, source: Gguf, needs: Needs) -> Result<(Engine, Duration)> {
+/// An engine of a source with the flags that the command has, and how long it took to build.
+pub(crate) fn build(args: &Args, source: Box<dyn WeightSource>, needs: Needs) -> Result<(Engine, Duration)> {
     let start = Instant::now();
     let mut builder = Engine::builder(source);
     if let Some(threads) = args.number("threads", 1..=MAX_THREADS)? {

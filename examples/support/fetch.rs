@@ -12,7 +12,7 @@ use super::catalog::{self, Model};
 use super::store::{cache_dir, cached, verify, Slot};
 use super::{one_line, wheel, Result};
 
-/// The file of `--model`, or of the default model.
+/// The file or directory of `--model`, or the file of the default model.
 pub(crate) fn resolve(model: Option<&str>) -> Result<PathBuf> {
     let Some(text) = model else { return fetch(catalog::DEFAULT) };
     let path = Path::new(text);
@@ -20,7 +20,11 @@ pub(crate) fn resolve(model: Option<&str>) -> Result<PathBuf> {
         return Ok(path.to_path_buf());
     }
     if path.is_dir() {
-        return Err(format!("--model {text}: this is a directory; give the .gguf file in it").into());
+        if path.join("config.json").is_file() {
+            return Ok(path.to_path_buf());
+        }
+        let hint = "give the .gguf file in it, or a directory with config.json and safetensors";
+        return Err(format!("--model {text}: this directory holds no config.json; {hint}").into());
     }
     if let Some(model) = catalog::by_name(text) {
         return fetch(model);

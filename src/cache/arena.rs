@@ -63,6 +63,13 @@ impl BlockArena {
         Ok(block)
     }
 
+    /// Takes a block with the content of another.
+    pub(crate) fn duplicate(&mut self, block: u32) -> Result<u32, OutOfBlocks> {
+        let twin = self.allocate()?;
+        self.blocks.copy(block, twin);
+        Ok(twin)
+    }
+
     /// Gives a block back.
     pub(crate) fn release(&mut self, block: u32) {
         debug_assert!(self.used[block as usize], "block {block} released twice");

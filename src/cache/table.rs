@@ -2,6 +2,7 @@
 
 use super::arena::{BlockArena, OutOfBlocks};
 use crate::kernel::BLOCK_TOKENS;
+use crate::{ResourceError, Result};
 
 /// Stands in a table where a block was freed.
 const FREED: u32 = u32::MAX;
@@ -58,7 +59,7 @@ impl CacheLayout {
 }
 
 /// The blocks of one sequence.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SequenceCache {
     /// `[layer][index / 32]`.
     tables: Vec<Vec<u32>>,
@@ -66,11 +67,13 @@ pub(crate) struct SequenceCache {
     reserved: usize,
     /// Indices whose keys and values are written.
     len: usize,
+    /// The shortest length that can be gone back to.
+    oldest: usize,
 }
 
 impl SequenceCache {
     pub(crate) fn new(layout: &CacheLayout) -> SequenceCache {
-        SequenceCache { tables: vec![Vec::new(); layout.layers.len()], reserved: 0, len: 0 }
+        SequenceCache { tables: vec![Vec::new(); layout.layers.len()], reserved: 0, len: 0, oldest: 0 }
     }
 
     /// Tokens whose keys and values are stored.
@@ -104,21 +107,80 @@ impl SequenceCache {
         Ok(())
     }
 
-    /// Counts `tokens` more indices as written, and frees what no later query of a sliding layer can see.
+    /// Counts `tokens` more indices as written and final; what no later query can see is freed.
     pub(crate) fn advance(&mut self, layout: &CacheLayout, arena: &mut BlockArena, tokens: usize) {
+        self.extend(tokens);
+        self.commit(layout, arena);
+    }
+
+    /// Counts `tokens` more indices as written. They may still be taken back: nothing is freed until
+    /// [`commit`](Self::commit).
+    pub(crate) fn extend(&mut self, tokens: usize) {
         self.len += tokens;
         debug_assert!(self.len <= self.reserved);
+    }
+
+    /// Takes the indices written so far as final: frees the blocks that no later query of a sliding layer can see.
+    pub(crate) fn commit(&mut self, layout: &CacheLayout, arena: &mut BlockArena) {
         for (table, &group) in self.tables.iter_mut().zip(&layout.layers) {
             let Some(window) = layout.groups[group].window else { continue };
             // The next query has index `len` and sees the last `window` indices, its own included.
-            let first = (self.len + 1).saturating_sub(window) / BLOCK_TOKENS;
-            for slot in table[..first.min(self.len / BLOCK_TOKENS)].iter_mut().rev() {
+            let first = ((self.len + 1).saturating_sub(window) / BLOCK_TOKENS).min(self.len / BLOCK_TOKENS);
+            for slot in table[..first].iter_mut().rev() {
                 if *slot == FREED {
                     break;
                 }
                 arena.release(std::mem::replace(slot, FREED));
             }
+            if first > 0 {
+                // The first query that sees none of the freed indices.
+                self.oldest = self.oldest.max(first * BLOCK_TOKENS + window - 1);
+            }
         }
+    }
+
+    /// Whether [`truncate`](Self::truncate) to `len` indices is possible: exactly if every index that a query at `len`
+    /// sees is still stored. Always so for the lengths since the last [`commit`](Self::commit), its own included.
+    pub(crate) fn can_truncate(&self, len: usize) -> bool {
+        (self.oldest..=self.len).contains(&len)
+    }
+
+    /// Goes back to the first `len` indices, as if the others had never been written; their blocks are free again.
+    /// `false`, and nothing has changed, where [`can_truncate`](Self::can_truncate) says no.
+    #[must_use]
+    pub(crate) fn truncate(&mut self, arena: &mut BlockArena, len: usize) -> bool {
+        if !self.can_truncate(len) {
+            return false;
+        }
+        let blocks = len.div_ceil(BLOCK_TOKENS);
+        for table in &mut self.tables {
+            table.drain(blocks.min(table.len())..).filter(|&b| b != FREED).for_each(|b| arena.release(b));
+        }
+        (self.len, self.reserved) = (len, blocks * BLOCK_TOKENS);
+        true
+    }
+
+    /// A second sequence with the same content; every block is copied.
+    ///
+    /// # Errors
+    /// Too few free blocks; nothing has changed then.
+    // Sharing full blocks by counting references has its place here: only the last block would need a copy.
+    pub(crate) fn fork(&self, arena: &mut BlockArena) -> Result<SequenceCache> {
+        let mut copy =
+            SequenceCache { tables: Vec::new(), reserved: self.reserved, len: self.len, oldest: self.oldest };
+        for table in &self.tables {
+            let mut twins = Vec::with_capacity(table.len());
+            let copied = table.iter().try_for_each(|&block| {
+                twins.push(if block == FREED { FREED } else { arena.duplicate(block)? });
+                Ok::<_, OutOfBlocks>(())
+            });
+            copy.tables.push(twins);
+            if copied.is_err() {
+                copy.clear(arena);
+                return Err(ResourceError::OutOfMemory.into());
+            }
+        }
+        Ok(copy)
     }
 
     /// Gives all blocks back.
@@ -126,7 +188,7 @@ impl SequenceCache {
         for table in &mut self.tables {
             table.drain(..).filter(|&b| b != FREED).for_each(|b| arena.release(b));
         }
-        (self.len, self.reserved) = (0, 0);
+        (self.len, self.reserved, self.oldest) = (0, 0, 0);
     }
 
     /// Every block that the sequence holds.

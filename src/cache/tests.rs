@@ -18,18 +18,32 @@ fn random_work_keeps_every_block_in_one_place() {
     let mut arena = arena(150);
     let mut sequences: Vec<SequenceCache> = Vec::new();
     let mut seed = 1u64;
-    let mut refused = 0;
+    let (mut refused, mut forked, mut cut) = (0, 0, 0);
     for _ in 0..3000 {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let r = (seed >> 33) as usize;
-        match r % 5 {
+        match r % 7 {
             0 => sequences.push(SequenceCache::new(&layout)),
             1 if !sequences.is_empty() => {
-                let mut gone = sequences.swap_remove(r / 5 % sequences.len());
+                let mut gone = sequences.swap_remove(r / 7 % sequences.len());
                 gone.clear(&mut arena);
             }
+            2 if !sequences.is_empty() => match sequences[r / 7 % sequences.len()].fork(&mut arena) {
+                Ok(twin) => {
+                    sequences.push(twin);
+                    forked += 1;
+                }
+                Err(error) => assert!(error.to_string().contains("memory"), "{error}"),
+            },
+            3 if !sequences.is_empty() => {
+                let i = r / 7 % sequences.len();
+                let len = sequences[i].len().saturating_sub(r / 64 % 40);
+                let possible = sequences[i].can_truncate(len);
+                assert_eq!(sequences[i].truncate(&mut arena, len), possible);
+                cut += usize::from(possible);
+            }
             _ if !sequences.is_empty() => {
-                let i = r / 5 % sequences.len();
+                let i = r / 7 % sequences.len();
                 let tokens = r / 64 % 50;
                 match sequences[i].reserve(&mut arena, tokens) {
                     Ok(()) => sequences[i].advance(&layout, &mut arena, tokens),
@@ -40,7 +54,7 @@ fn random_work_keeps_every_block_in_one_place() {
         }
         check(&arena, &sequences);
     }
-    assert!(refused > 0);
+    assert!(refused > 0 && forked > 0 && cut > 0, "{refused} {forked} {cut}");
     sequences.iter_mut().for_each(|s| s.clear(&mut arena));
     assert_eq!(arena.used(), 0);
 }
@@ -88,4 +102,88 @@ fn a_block_in_two_tables_is_noticed() {
     assert!(arena.check_integrity([a, a].into_iter()).is_err());
     assert!(arena.check_integrity([a].into_iter()).is_err());
     assert!(arena.check_integrity([a, b, 99].into_iter()).is_err());
+}
+
+#[test]
+fn truncation_is_possible_exactly_while_all_that_its_query_sees_is_stored() {
+    let layouts = [vec![None], vec![Some(1)], vec![Some(40), None], vec![Some(33), Some(64), Some(100)]];
+    for windows in layouts {
+        let layout = CacheLayout::new(windows.clone());
+        for (written, drafted) in [(10, 3), (64, 40), (95, 1), (200, 33), (257, 64)] {
+            let mut arena = arena(200);
+            let mut sequence = SequenceCache::new(&layout);
+            sequence.reserve(&mut arena, written + drafted).unwrap();
+            sequence.extend(written);
+            sequence.commit(&layout, &mut arena);
+            sequence.extend(drafted);
+            for len in 0..=written + drafted + 1 {
+                // A query at `len` sees its window, and is written itself.
+                let stored = |(layer, window): (usize, &Option<usize>)| {
+                    let first = window.map_or(0, |w| (len + 1).saturating_sub(w));
+                    (first..=len).all(|i| sequence.table(layer).get(i / BLOCK_TOKENS) != Some(&u32::MAX))
+                };
+                let possible = len <= written + drafted && windows.iter().enumerate().all(stored);
+                assert_eq!(sequence.can_truncate(len), possible, "{windows:?} {written} {drafted} {len}");
+                assert!(possible || !(written..=written + drafted).contains(&len));
+            }
+            assert!(!sequence.truncate(&mut arena, written + drafted + 1));
+            assert!(sequence.truncate(&mut arena, written + 1));
+            assert_eq!(sequence.len(), written + 1);
+            check(&arena, std::slice::from_ref(&sequence));
+            // What was taken back can be written again.
+            sequence.reserve(&mut arena, drafted).unwrap();
+            sequence.advance(&layout, &mut arena, drafted);
+            sequence.clear(&mut arena);
+            assert_eq!(arena.used(), 0);
+        }
+    }
+}
+
+#[test]
+fn forks_have_the_same_content_and_go_their_own_way() {
+    let layout = CacheLayout::new([Some(40), None]);
+    for format in [KvFormat::F32, KvFormat::F16, KvFormat::Bf16] {
+        let shape = KvShape { kv_heads: 1, head_dim: 4 };
+        let mut arena = BlockArena::new(format, shape, 40);
+        let mut sequence = SequenceCache::new(&layout);
+        let grow = |arena: &mut BlockArena, sequence: &mut SequenceCache, tokens: usize, sign: f32| {
+            sequence.reserve(arena, tokens).unwrap();
+            for index in sequence.len()..sequence.len() + tokens {
+                for layer in 0..2 {
+                    let key: Vec<f32> = (0..4).map(|d| sign * (index * 8 + layer * 4 + d) as f32).collect();
+                    let value: Vec<f32> = key.iter().map(|k| k + 0.5).collect();
+                    let block = sequence.table(layer)[index / BLOCK_TOKENS];
+                    arena.blocks_mut().write(block, index % BLOCK_TOKENS, &key, &value);
+                }
+            }
+            sequence.advance(&layout, arena, tokens);
+        };
+        let outcome = |arena: &BlockArena, sequence: &SequenceCache| -> Vec<Vec<f32>> {
+            use crate::kernel::{attention, AttentionShape, AttentionSpan, Cpu};
+            let run = |layer: usize| {
+                let window = [Some(40), None][layer];
+                let shape = AttentionShape { heads: 1, scale: 1e-3, softcap: None, window };
+                let (table, first_index) = (sequence.table(layer), sequence.len() - 1);
+                let span = AttentionSpan { first_row: 0, rows: 1, first_index, table };
+                let mut out = vec![0.0; 4];
+                attention(&Cpu::new(1).unwrap(), &shape, arena.blocks(), &[span], &[0.1, 0.2, -0.3, 0.4], &mut out);
+                out
+            };
+            vec![run(0), run(1)]
+        };
+        grow(&mut arena, &mut sequence, 100, 1.0);
+        let before = outcome(&arena, &sequence);
+        let mut twin = sequence.fork(&mut arena).unwrap();
+        assert_eq!(outcome(&arena, &twin), before);
+        grow(&mut arena, &mut twin, 2, -1.0);
+        assert_eq!(outcome(&arena, &sequence), before);
+        assert_ne!(outcome(&arena, &twin), before);
+        // Both go on alike from the same place.
+        assert!(twin.truncate(&mut arena, 100));
+        grow(&mut arena, &mut twin, 7, 1.0);
+        grow(&mut arena, &mut sequence, 7, 1.0);
+        assert_eq!(outcome(&arena, &twin), outcome(&arena, &sequence));
+        arena.check_integrity(sequence.held().chain(twin.held())).unwrap();
+        assert!(twin.held().all(|b| sequence.held().all(|o| o != b)));
+    }
 }

@@ -5,11 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::clock::{Clock, SystemClock};
+use super::drafting::Drafting;
+use super::mask::TokenSet;
 use super::Engine;
 use crate::cache::BlockArena;
 use crate::candle::Device;
+use crate::draft::{DraftContext, Drafter};
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
-use crate::model::Decoder;
+use crate::model::{Decoder, Model};
+use crate::quant::{Quantizer, Stored};
 use crate::sample::{Chain, Distribution, Sampler};
 use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
@@ -20,6 +24,9 @@ use crate::{BuildError, Result};
 const STEP_TOKENS: usize = 256;
 const MAX_SEQUENCES: usize = 16;
 const MAX_THREADS: usize = 1024;
+/// Rows of a draft that cost little more than the one row of a step without.
+const DRAFT_TOKENS: usize = 8;
+const MAX_DRAFT_TOKENS: usize = 64;
 
 /// Options of an engine; see [`Engine::builder`].
 pub struct EngineBuilder {
@@ -29,13 +36,19 @@ pub struct EngineBuilder {
     pool: Option<Arc<Pool>>,
     level: Option<KernelLevel>,
     precision: Precision,
+    quantizer: Box<dyn Quantizer>,
+    require_invariance: bool,
     kv_format: Option<KvFormat>,
     max_context: Option<usize>,
     max_sequences: usize,
     kv_tokens: Option<usize>,
     step_tokens: usize,
     sampler: Arc<dyn Sampler>,
+    drafter: Option<Arc<dyn Drafter>>,
+    draft_tokens: usize,
     template: Option<ChatTemplate>,
+    #[cfg(any(test, feature = "testing"))]
+    script: Option<crate::model::Script>,
     clock: Box<dyn Clock>,
     progress: Box<dyn FnMut(u64, u64) -> bool>,
 }
@@ -55,13 +68,19 @@ impl EngineBuilder {
             pool: None,
             level: None,
             precision: Precision::Int8Activations,
+            quantizer: Box::new(Stored),
+            require_invariance: false,
             kv_format: None,
             max_context: None,
             max_sequences: MAX_SEQUENCES,
             kv_tokens: None,
             step_tokens: STEP_TOKENS,
             sampler: Arc::new(Chain),
+            drafter: None,
+            draft_tokens: DRAFT_TOKENS,
             template: None,
+            #[cfg(any(test, feature = "testing"))]
+            script: None,
             clock: Box::new(SystemClock::default()),
             progress: Box::new(|_, _| true),
         }
@@ -94,6 +113,21 @@ impl EngineBuilder {
     /// Precision of the activations in matrix products; default: 8 bits on quantized weights.
     pub fn precision(mut self, precision: Precision) -> EngineBuilder {
         self.precision = precision;
+        self
+    }
+
+    /// How weights are kept; default: [`Stored`], in the file's formats. [`Requantize`](crate::quant::Requantize)
+    /// changes them while they load.
+    pub fn quantizer(mut self, quantizer: impl Quantizer) -> EngineBuilder {
+        self.quantizer = Box::new(quantizer);
+        self
+    }
+
+    /// Whether the build fails with a quantizer whose results depend on the other rows of a step
+    /// ([`QuantizedMatrix::row_invariant`](crate::quant::QuantizedMatrix::row_invariant)); default: no. Everything that
+    /// this crate provides is invariant.
+    pub fn require_invariance(mut self, required: bool) -> EngineBuilder {
+        self.require_invariance = required;
         self
     }
 
@@ -132,6 +166,27 @@ impl EngineBuilder {
     /// The sampler of requests that bring none; default: [`Chain`], which reads the request's parameters.
     pub fn sampler(mut self, sampler: impl Sampler) -> EngineBuilder {
         self.sampler = Arc::new(sampler);
+        self
+    }
+
+    /// Guesses tokens ahead, which the model then checks in one step; default: none. Changes how fast answers come, and
+    /// no token or log-probability of them.
+    pub fn drafter(mut self, drafter: impl Drafter) -> EngineBuilder {
+        self.drafter = Some(Arc::new(drafter));
+        self
+    }
+
+    /// The longest draft, from 1 to 64; default 8. Drafts get shorter by themselves where they are wrong.
+    pub fn draft_tokens(mut self, tokens: usize) -> EngineBuilder {
+        self.draft_tokens = tokens;
+        self
+    }
+
+    /// Replaces the model by a script, for tests of what stands around it: `script(tokens, logits)` writes the logits
+    /// after `tokens`, all −∞ before. Tokenizer and context are the source's; its weights are not read.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn script(mut self, script: impl FnMut(&[TokenId], &mut [f32]) + Send + 'static) -> EngineBuilder {
+        self.script = Some(Box::new(script));
         self
     }
 
@@ -175,13 +230,23 @@ impl EngineBuilder {
                 None => None,
             },
         };
-        let decoder = Decoder::load(&*self.source, &cpu, self.precision, &mut *self.progress)?;
-        let spec = decoder.spec();
-        let context = self.max_context.unwrap_or(spec.context_length);
-        in_range("max_context", context, 1, spec.context_length)?;
+        let model = self.model(&cpu)?;
+        if !model.row_invariant() {
+            let other = match (&self.drafter, self.require_invariance) {
+                (_, true) => Some("`require_invariance(true)`".to_string()),
+                (Some(drafter), _) => Some(format!("the drafter `{}`", drafter.name())),
+                (None, false) => None,
+            };
+            if let Some(other) = other {
+                let quantizer = self.quantizer.name().to_string();
+                return Err(BuildError::NotRowInvariant { quantizer, other }.into());
+            }
+        }
+        let context = self.max_context.unwrap_or(model.context_length());
+        in_range("max_context", context, 1, model.context_length())?;
         in_range("max_sequences", self.max_sequences, 1, 1 << 16)?;
         in_range("step_tokens", self.step_tokens, 1, 1 << 20)?;
-        let layout = spec.cache_layout();
+        let layout = model.cache_layout();
         let sequence = layout.blocks_needed(context, self.step_tokens);
         let capacity = match self.kv_tokens {
             Some(tokens) => {
@@ -194,18 +259,26 @@ impl EngineBuilder {
             Precision::F32 => KvFormat::F32,
             _ => KvFormat::Bf16,
         });
-        let arena = BlockArena::new(format, spec.kv, capacity);
+        let arena = BlockArena::new(format, model.kv_shape(), capacity);
         // Rows above the vocabulary only pad the matrix; their logits mean nothing.
         let known = tokenizer.vocab_size();
-        let masked = (0..spec.vocab_size as TokenId)
+        let mut legal = TokenSet::all(model.vocab_size());
+        (0..model.vocab_size() as TokenId)
             .filter(|&token| token as usize >= known || tokenizer.is_unused(token))
-            .collect();
+            .for_each(|token| legal.remove(token));
+        let drafting = match self.drafter.take() {
+            Some(drafter) => {
+                in_range("draft_tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS)?;
+                Some(Drafting::start(drafter, DraftContext::new(model.vocab_size(), self.draft_tokens))?)
+            }
+            None => None,
+        };
         Ok(Engine {
             control_tokens: ControlTokens::new(tokenizer.control_tokens()),
             cpu,
             tokenizer: Arc::new(tokenizer),
             template,
-            decoder,
+            model,
             layout,
             arena,
             context,
@@ -213,7 +286,8 @@ impl EngineBuilder {
             step_tokens: self.step_tokens,
             sampler: self.sampler,
             clock: self.clock,
-            masked,
+            drafting,
+            legal: Arc::new(legal),
             waiting: VecDeque::new(),
             running: Vec::new(),
             committed: 0,
@@ -221,6 +295,16 @@ impl EngineBuilder {
             next_id: 0,
             distribution: Distribution::new(),
         })
+    }
+
+    fn model(&mut self, cpu: &Cpu) -> Result<Box<dyn Model>> {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(script) = self.script.take() {
+            self.kv_format = Some(KvFormat::F32);
+            let (vocab_size, context_length) = crate::model::Scripted::sizes(self.source.metadata())?;
+            return Ok(Box::new(crate::model::Scripted { vocab_size, context_length, script }));
+        }
+        Ok(Box::new(Decoder::load(&*self.source, cpu, self.precision, &*self.quantizer, &mut *self.progress)?))
     }
 
     fn cpu(&self) -> Result<Cpu> {

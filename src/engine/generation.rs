@@ -5,24 +5,24 @@ use std::collections::VecDeque;
 use super::output::{Event, Output, Piece};
 use super::Engine;
 use crate::types::{FinishReason, SequenceId};
-use crate::{Error, Result};
+use crate::Result;
 
-/// The pieces of one answer; see [`Engine::generate`].
+/// The pieces of one request's answer, or of all its answers; see [`Engine::generate`].
 ///
-/// The iterator ends after the last piece; [`output`](Generation::output) then has the whole. A failed request
-/// yields its error as the last item. Dropping it earlier cancels the request.
+/// The iterator ends after the last piece; [`output`](Generation::output) then has the whole. The failure of an answer
+/// is an item too, the last one of that answer. Dropping the iterator earlier cancels the request.
 #[derive(Debug)]
 pub struct Generation<'a> {
     engine: &'a mut Engine,
     id: SequenceId,
-    ready: VecDeque<Piece>,
-    error: Option<Error>,
-    output: Option<Output>,
+    ready: VecDeque<Result<Piece>>,
+    outputs: Vec<Output>,
+    ended: bool,
 }
 
 impl<'a> Generation<'a> {
     pub(super) fn new(engine: &'a mut Engine, id: SequenceId) -> Generation<'a> {
-        Generation { engine, id, ready: VecDeque::new(), error: None, output: None }
+        Generation { engine, id, ready: VecDeque::new(), outputs: Vec::new(), ended: false }
     }
 
     /// The request.
@@ -30,31 +30,51 @@ impl<'a> Generation<'a> {
         self.id
     }
 
-    /// The finished request, once the iterator has ended.
+    /// The finished answer, once the iterator has ended; of several the first.
     pub fn output(&self) -> Option<&Output> {
-        self.output.as_ref().filter(|_| self.ready.is_empty() && self.error.is_none())
+        self.outputs().first()
     }
 
-    /// Runs to the end.
+    /// The finished answers in the order of their choice index, once the iterator has ended.
+    pub fn outputs(&self) -> &[Output] {
+        if self.ended && self.ready.is_empty() {
+            &self.outputs
+        } else {
+            &[]
+        }
+    }
+
+    /// Runs to the end; of several answers the first.
     ///
     /// # Errors
-    /// The request's own failure.
-    pub fn into_output(mut self) -> Result<Output> {
+    /// The first failure of an answer.
+    pub fn into_output(self) -> Result<Output> {
+        let mut outputs = self.into_outputs()?;
+        // The iterator ends only with the request's last `Finished` event.
+        Ok(outputs.swap_remove(0))
+    }
+
+    /// Runs to the end of all answers, in the order of their choice index.
+    ///
+    /// # Errors
+    /// The first failure of an answer.
+    pub fn into_outputs(mut self) -> Result<Vec<Output>> {
         for piece in &mut self {
             piece?;
         }
-        // The iterator ends only after the `Finished` event, or with an error, which was returned above.
-        Ok(self.output.take().expect("an ended generation has its output"))
+        Ok(std::mem::take(&mut self.outputs))
     }
 
     /// Takes this request's events out of `events`; the others wait for the host's next step.
     fn sort(&mut self, events: Vec<Event>) {
         for event in events {
             match event {
-                Event::Token { id, piece } if id == self.id => self.ready.push_back(piece),
-                Event::Finished { id, output, error } if id == self.id => {
-                    self.output = Some(output);
-                    self.error = error;
+                Event::Token { id, piece } if id == self.id => self.ready.push_back(Ok(piece)),
+                Event::Finished { id, remaining, output, error } if id == self.id => {
+                    self.outputs.push(output);
+                    self.outputs.sort_by_key(|output| output.choice);
+                    self.ready.extend(error.map(Err));
+                    self.ended = remaining == 0;
                 }
                 other => self.engine.events.push(other),
             }
@@ -67,16 +87,16 @@ impl Iterator for Generation<'_> {
 
     fn next(&mut self) -> Option<Result<Piece>> {
         // The request may have ended at submit.
-        if self.output.is_none() && self.ready.is_empty() {
+        if !self.ended && self.ready.is_empty() {
             let events = std::mem::take(&mut self.engine.events);
             self.sort(events);
         }
         loop {
             if let Some(piece) = self.ready.pop_front() {
-                return Some(Ok(piece));
+                return Some(piece);
             }
-            if self.output.is_some() {
-                return self.error.take().map(Err);
+            if self.ended {
+                return None;
             }
             let mut events = Vec::new();
             self.engine.advance(&mut events);
@@ -87,9 +107,9 @@ impl Iterator for Generation<'_> {
 
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
-        if self.output.is_none() {
+        if !self.ended {
             // Nobody is left to hear of this request.
-            self.engine.end(self.id, FinishReason::Cancelled, None, &mut Vec::new());
+            self.engine.end_request(self.id, FinishReason::Cancelled, &mut Vec::new());
             self.engine.events.retain(|event| event.id() != self.id);
         }
     }

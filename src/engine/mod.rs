@@ -3,8 +3,10 @@
 mod answer;
 mod builder;
 mod clock;
+mod drafting;
 mod generation;
 mod handle;
+mod mask;
 mod output;
 mod prompt;
 mod request;
@@ -24,13 +26,16 @@ pub use request::Request;
 
 use crate::cache::{BlockArena, CacheLayout};
 use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool};
-use crate::model::Decoder;
+use crate::model::Model;
+use crate::quant::MatrixInfo;
 use crate::sample::{Distribution, Sampler};
 use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
-use crate::types::{FinishReason, SequenceId, TokenId};
+use crate::types::{FinishReason, SequenceId};
 use crate::Result;
 use answer::Answer;
+use drafting::Drafting;
+use mask::TokenSet;
 
 /// A model that is ready to answer.
 ///
@@ -43,7 +48,7 @@ pub struct Engine {
     tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     control_tokens: ControlTokens,
-    decoder: Decoder,
+    model: Box<dyn Model>,
     layout: CacheLayout,
     arena: BlockArena,
     context: usize,
@@ -51,8 +56,9 @@ pub struct Engine {
     step_tokens: usize,
     sampler: Arc<dyn Sampler>,
     clock: Box<dyn Clock>,
-    /// Tokens that are never chosen, ascending.
-    masked: Vec<TokenId>,
+    drafting: Option<Drafting>,
+    /// Tokens that may be chosen.
+    legal: Arc<TokenSet>,
     waiting: VecDeque<Answer>,
     running: Vec<Answer>,
     /// Blocks that running requests may come to hold.
@@ -88,10 +94,12 @@ impl Engine {
         let id = SequenceId(self.next_id);
         let answer = self.prepare(id, request)?;
         self.next_id += 1;
-        if answer.limits.max_tokens == 0 {
-            self.events.push(Event::Finished { id, output: answer.into_output(FinishReason::Length), error: None });
-        } else {
-            self.waiting.push_back(answer);
+        let nothing_to_run = answer.limits.max_tokens == 0 && answer.prompt_logprobs.is_none();
+        self.waiting.push_back(answer);
+        if nothing_to_run {
+            let mut events = std::mem::take(&mut self.events);
+            self.end(id, FinishReason::Length, None, &mut events);
+            self.events = events;
         }
         Ok(id)
     }
@@ -112,7 +120,7 @@ impl Engine {
     /// Ends a request; its last event comes with the next step. `false` if it has ended already.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         let mut events = std::mem::take(&mut self.events);
-        let found = self.end(id, FinishReason::Cancelled, None, &mut events);
+        let found = self.end_request(id, FinishReason::Cancelled, &mut events);
         self.events = events;
         found
     }
@@ -133,12 +141,20 @@ impl Engine {
         Ok(Generation::new(self, id))
     }
 
-    /// Submits a request and runs it to its end.
+    /// Submits a request and runs it to its end; of several answers ([`Request::n`]) it gives the first.
     ///
     /// # Errors
     /// As [`submit`](Engine::submit), and the request's own failure.
     pub fn complete(&mut self, request: Request) -> Result<Output> {
         self.generate(request)?.into_output()
+    }
+
+    /// Submits a request and runs it to the end of all its answers, in the order of their choice index.
+    ///
+    /// # Errors
+    /// As [`submit`](Engine::submit), and the first failure of an answer.
+    pub fn complete_all(&mut self, request: Request) -> Result<Vec<Output>> {
+        self.generate(request)?.into_outputs()
     }
 
     /// The vocabulary.
@@ -153,7 +169,7 @@ impl Engine {
 
     /// Size of the vocabulary that logits cover; may exceed the tokenizer's.
     pub fn vocab_size(&self) -> usize {
-        self.decoder.spec().vocab_size
+        self.model.vocab_size()
     }
 
     /// The instruction set that computes.
@@ -173,7 +189,13 @@ impl Engine {
 
     /// Bytes of the weight matrices in memory.
     pub fn weights_in_bytes(&self) -> usize {
-        self.decoder.size_in_bytes()
+        self.model.matrices().iter().map(|matrix| matrix.size_in_bytes).sum()
+    }
+
+    /// Every weight matrix, what it is stored as and the memory it takes: the embedding if it is not the head, the
+    /// head, then the layers in order.
+    pub fn matrices(&self) -> Vec<MatrixInfo> {
+        self.model.matrices()
     }
 
     /// Blocks of the KV cache (32 tokens of one layer) that requests hold now.
@@ -194,7 +216,7 @@ impl Engine {
     pub fn check_integrity(&self) -> std::result::Result<(), String> {
         let answers = self.running.iter().chain(&self.waiting);
         self.arena.check_integrity(answers.flat_map(|a| a.sequence.cache.held()))?;
-        let committed: usize = self.running.iter().map(|a| a.sequence.blocks).sum();
+        let committed: usize = self.running.iter().map(Answer::claimed).sum();
         if committed != self.committed || committed < self.arena.used() {
             return Err(format!(
                 "{} blocks set aside, {committed} counted, {} used",
@@ -206,5 +228,9 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+mod choices_tests;
+#[cfg(test)]
+mod drafting_tests;
 #[cfg(test)]
 mod tests;

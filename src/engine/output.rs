@@ -11,6 +11,8 @@ use crate::types::{FinishReason, SequenceId, TokenId};
 pub struct Piece {
     /// Text that is now certain; may be empty, and never ends inside a character or inside a stop string.
     pub text: String,
+    /// Which of the request's answers this belongs to, from 0; see [`Request::n`](crate::Request::n).
+    pub choice: u32,
     /// The token that was generated; absent when only held-back text is released.
     pub token: Option<TokenId>,
     /// The model's own log-probabilities (no sampling parameter applied), if the request asked for them.
@@ -21,7 +23,7 @@ pub struct Piece {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt; several answers to one prompt share its computation.
     pub prompt_tokens: usize,
     /// Prompt tokens that were found in the prefix cache.
     pub cached_tokens: usize,
@@ -31,6 +33,8 @@ pub struct Usage {
     pub drafted_tokens: usize,
     /// Of those, how many the model agreed with.
     pub accepted_tokens: usize,
+    /// Failures of the drafter; after one the sequence runs without drafts.
+    pub draft_errors: usize,
     /// From submit to the first token; zero if there was none.
     pub ttft: Duration,
     /// From the first row computed to the first token.
@@ -43,6 +47,8 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Output {
+    /// Which of the request's answers this is, from 0.
+    pub choice: u32,
     /// The whole text: equal to the pieces joined.
     pub text: String,
     /// The tokens generated, an end token included.
@@ -53,6 +59,8 @@ pub struct Output {
     pub finish_reason: FinishReason,
     /// One entry per generated token, if asked for.
     pub logprobs: Option<Vec<LogProbs>>,
+    /// One entry per prompt token from the second on, if asked for: how probable it was after those before it.
+    pub prompt_logprobs: Option<Vec<LogProbs>>,
     /// The seed of the draws.
     pub seed: u64,
     /// The bill.
@@ -72,11 +80,14 @@ pub enum Event {
         /// The piece.
         piece: Piece,
     },
-    /// A request has ended; nothing more will come of it.
+    /// An answer of a request has ended. A request that ends before its first token has one such event, whatever
+    /// number of answers it asked for.
     Finished {
         /// The request.
         id: SequenceId,
-        /// All that it produced.
+        /// Answers of the same request that are still to come; at 0 nothing more will be heard of it.
+        remaining: usize,
+        /// All that was produced.
         output: Output,
         /// What went wrong, if the reason is [`FinishReason::Error`].
         error: Option<crate::Error>,

@@ -1,6 +1,10 @@
 //! From a request to an answer that can run: encoding, checks, state.
 
-use super::answer::{guarded, Answer, Limits, Sampling, Text, Times};
+use std::sync::Arc;
+
+use super::answer::{guarded, Answer, DraftState, Limits, Sampling, Text, Times};
+use super::drafting::Drafting;
+use super::mask::TokenSet;
 use super::request::{ChatOptions, Prompt, Request};
 use super::Engine;
 use crate::cache::SequenceCache;
@@ -51,48 +55,85 @@ impl Engine {
             return Err(RequestError::ContextExceeded { prompt, context }.into());
         }
         let max_tokens = request.max_tokens.map_or(room, |max| max.min(room));
-        if let Some(top) = request.logprobs {
-            if top > self.vocab_size() {
-                let range = "at most the size of the vocabulary";
-                return Err(RequestError::InvalidParameter { name: "logprobs", value: top.to_string(), range }.into());
-            }
+        let limits = self.limits(&request, max_tokens)?;
+        let choices = in_range("n", request.n, 1, self.max_sequences, "from 1 to the engine's `max_sequences`")? as u32;
+        for (name, top) in [("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)] {
+            in_range(name, top.unwrap_or(0), 0, self.vocab_size(), "at most the size of the vocabulary")?;
         }
         let blocks = self.layout.blocks_needed(prompt + max_tokens, self.step_tokens);
-        let capacity = self.arena.capacity();
-        if blocks > capacity {
-            return Err(ResourceError::CacheTooSmall { needed: blocks, capacity }.into());
+        let (needed, capacity) = (blocks.saturating_mul(request.n), self.arena.capacity());
+        if needed > capacity {
+            return Err(ResourceError::CacheTooSmall { needed, capacity }.into());
         }
         let sampler = request.sampler.as_ref().unwrap_or(&self.sampler);
         let name = sampler.name().to_string();
-        let session = guarded(&name, || sampler.open(&request.params))?;
-        let seed = match request.seed {
-            Some(seed) => seed,
-            None => {
-                let mut bytes = [0; 8];
-                getrandom::fill(&mut bytes).map_err(|error| RequestError::NoSeed { reason: error.to_string() })?;
-                u64::from_le_bytes(bytes)
-            }
-        };
-        let submitted = self.clock.elapsed();
+        let open = |_| guarded("sample", &name, || sampler.open(&request.params));
+        let mut siblings = (0..choices).map(open).collect::<Result<Vec<_>>>()?;
+        // There is at least one.
+        let session = siblings.remove(0);
+        let echo = request.echo.then(|| match &request.prompt {
+            Prompt::Text(text) => text.clone(),
+            _ => self.tokenizer.decode(&tokens, false),
+        });
         Ok(Answer {
             id,
-            sequence: Sequence { tokens, prompt_len: prompt, cache: SequenceCache::new(&self.layout), blocks },
-            sampling: Sampling { name, session, seed, logprobs: request.logprobs },
-            limits: Limits {
-                max_tokens,
-                deadline: request.deadline.map(|after| submitted.saturating_add(after)),
-                ignore_eos: request.ignore_eos,
-                stop_tokens: request.stop_tokens,
+            request: id,
+            choice: 0,
+            siblings,
+            sampling: Sampling {
+                name,
+                session,
+                seed: seed(request.seed)?,
+                logprobs: request.logprobs,
+                legal: self.legal(&request)?,
             },
+            limits,
             text: Text {
+                echo,
                 detokenizer: self.tokenizer.stream(),
                 stop: StopMatcher::new(&request.stop)?,
                 stopped: false,
                 emitted: String::new(),
             },
             logprobs: Vec::new(),
-            times: Times { submitted, ..Times::default() },
+            prompt_logprobs: request.prompt_logprobs.map(|top| (top, Vec::new())),
+            drafting: DraftState::new(self.drafting.as_ref().map_or(0, Drafting::max_tokens)),
+            times: Times { submitted: self.clock.elapsed(), ..Times::default() },
+            sequence: Sequence { tokens, prompt_len: prompt, cache: SequenceCache::new(&self.layout), blocks },
         })
+    }
+
+    fn limits(&self, request: &Request, max_tokens: usize) -> Result<Limits> {
+        let mut ends = request.stop_tokens.clone();
+        if !request.ignore_eos {
+            ends.extend(self.tokenizer.end_of_generation());
+        }
+        ends.sort_unstable();
+        let min_tokens =
+            in_range("min_tokens", request.min_tokens, 0, max_tokens, "at most `max_tokens` and the context")?;
+        let deadline = request.deadline.map(|after| self.clock.elapsed().saturating_add(after));
+        Ok(Limits { max_tokens, min_tokens, deadline, ends: ends.into() })
+    }
+
+    /// The tokens that the request may choose: the engine's, as far as it allows and does not ban them.
+    fn legal(&self, request: &Request) -> Result<Arc<TokenSet>> {
+        let vocab_size = self.vocab_size();
+        let named = request.allowed_tokens.iter().flatten().chain(&request.banned_tokens);
+        if let Some(&token) = named.into_iter().find(|&&token| token as usize >= vocab_size) {
+            return Err(RequestError::TokenOutOfRange { token, vocab_size }.into());
+        }
+        if request.allowed_tokens.is_none() && request.banned_tokens.is_empty() {
+            return Ok(self.legal.clone());
+        }
+        let mut legal = match &request.allowed_tokens {
+            Some(tokens) => self.legal.only(tokens),
+            None => TokenSet::clone(&self.legal),
+        };
+        request.banned_tokens.iter().for_each(|&token| legal.remove(token));
+        if legal.is_empty() {
+            return Err(RequestError::NoAllowedToken.into());
+        }
+        Ok(Arc::new(legal))
     }
 
     pub(super) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
@@ -105,4 +146,21 @@ impl Engine {
             None => Ok(()),
         }
     }
+}
+
+fn in_range(name: &'static str, value: usize, min: usize, max: usize, range: &'static str) -> Result<usize> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(RequestError::InvalidParameter { name, value: value.to_string(), range }.into())
+}
+
+/// The request's seed, or one of the operating system's.
+fn seed(given: Option<u64>) -> Result<u64> {
+    if let Some(seed) = given {
+        return Ok(seed);
+    }
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| RequestError::NoSeed { reason: error.to_string() })?;
+    Ok(u64::from_le_bytes(bytes))
 }

@@ -38,6 +38,12 @@ pub struct Request {
     pub(super) stop: Vec<String>,
     pub(super) stop_tokens: Vec<TokenId>,
     pub(super) logprobs: Option<usize>,
+    pub(super) prompt_logprobs: Option<usize>,
+    pub(super) n: usize,
+    pub(super) echo: bool,
+    pub(super) min_tokens: usize,
+    pub(super) allowed_tokens: Option<Vec<TokenId>>,
+    pub(super) banned_tokens: Vec<TokenId>,
     pub(super) deadline: Option<Duration>,
     pub(super) sampler: Option<Arc<dyn Sampler>>,
 }
@@ -53,6 +59,12 @@ impl Request {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
+            n: 1,
+            echo: false,
+            min_tokens: 0,
+            allowed_tokens: None,
+            banned_tokens: Vec::new(),
             deadline: None,
             sampler: None,
         }
@@ -150,6 +162,45 @@ impl Request {
     /// sampling parameter changes them.
     pub fn logprobs(mut self, top: usize) -> Request {
         self.logprobs = Some(top);
+        self
+    }
+
+    /// Reports for each token of the prompt, from the second on, how probable it was after those before it, and the
+    /// `top` most probable ones. With `max_tokens(0)` the request ends with that.
+    pub fn prompt_logprobs(mut self, top: usize) -> Request {
+        self.prompt_logprobs = Some(top);
+        self
+    }
+
+    /// Gives `n` answers to the prompt, which is computed once; from 1 to the engine's `max_sequences`. They draw with
+    /// different noise: answer 0 is the one that a request for a single answer gives.
+    pub fn n(mut self, n: usize) -> Request {
+        self.n = n;
+        self
+    }
+
+    /// Begins the text with the prompt's: as it was given, or as the prompt's tokens read, control tokens included.
+    /// Stop strings look at the answer only.
+    pub fn echo(mut self, echo: bool) -> Request {
+        self.echo = echo;
+        self
+    }
+
+    /// Keeps end tokens and stop tokens from being chosen before the answer has this many tokens; at most `max_tokens`.
+    pub fn min_tokens(mut self, min_tokens: usize) -> Request {
+        self.min_tokens = min_tokens;
+        self
+    }
+
+    /// Chooses among these tokens only.
+    pub fn allowed_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Request {
+        self.allowed_tokens = Some(tokens.into());
+        self
+    }
+
+    /// Never chooses these tokens.
+    pub fn banned_tokens(mut self, tokens: impl Into<Vec<TokenId>>) -> Request {
+        self.banned_tokens = tokens.into();
         self
     }
 

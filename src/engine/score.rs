@@ -14,7 +14,7 @@ impl Engine {
     ///
     /// # Errors
     /// No tokens, tokens outside the vocabulary, more than the context, `first` beyond the end, a KV cache that
-    /// running requests have claimed, logits that are not finite.
+    /// running requests have claimed, logits that are not finite, a quantizer's matrix that fails.
     pub fn score(&mut self, tokens: &[TokenId], first: usize) -> Result<Score> {
         self.check_tokens(tokens)?;
         let (prompt, context) = (tokens.len(), self.context);
@@ -37,8 +37,8 @@ impl Engine {
     }
 
     fn score_in(&mut self, cache: &mut SequenceCache, tokens: &[TokenId], first: usize) -> Result<Score> {
-        let Engine { decoder, arena, layout, cpu, .. } = self;
-        let vocab = decoder.spec().vocab_size;
+        let Engine { model, arena, layout, cpu, .. } = self;
+        let vocab = model.vocab_size();
         let mut scores: Vec<Result<LogProbs, Error>> = Vec::with_capacity(tokens.len().saturating_sub(first));
         let mut last_logits = Vec::new();
         for chunk in tokens.chunks(self.step_tokens) {
@@ -48,7 +48,7 @@ impl Engine {
             let end = begin + chunk.len();
             let wanted: Vec<usize> = ((first - 1).max(begin)..end).map(|i| i - begin).collect();
             let ends_here = end == tokens.len();
-            decoder.forward(arena, &[Span { tokens: chunk, cache }], &wanted, &mut |at, logits| {
+            model.forward(arena, &[Span { tokens: chunk, cache }], &wanted, &mut |at, logits| {
                 let rows = &wanted[at..at + logits.len() / vocab];
                 let mut results: Vec<Option<Result<LogProbs>>> = rows.iter().map(|_| None).collect();
                 cpu.for_each_chunk(&mut results, 1, &|i, result| {
@@ -59,7 +59,7 @@ impl Engine {
                 if ends_here && rows.last() == Some(&(chunk.len() - 1)) {
                     last_logits = logits[logits.len() - vocab..].to_vec();
                 }
-            });
+            })?;
             cache.advance(layout, arena, chunk.len());
         }
         let scores: Vec<LogProbs> = scores.into_iter().collect::<Result<_>>()?;

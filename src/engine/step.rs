@@ -1,32 +1,59 @@
-//! One step: admit, plan, run the model, choose tokens, say what happened.
+//! One step: admit, draft, plan, run the model, choose tokens, say what happened.
 
-use super::answer::{Choice, Sampling};
+use super::answer::{guarded, Accepted, Answer, Choosing, DraftState};
 use super::output::Event;
 use super::Engine;
+use crate::cache::SequenceCache;
 use crate::model::Span;
-use crate::schedule::{self, Sequence};
-use crate::types::{FinishReason, SequenceId};
+use crate::schedule::{self, Pending, Share};
+use crate::types::{FinishReason, SequenceId, TokenId};
 use crate::{Error, ResourceError, Result};
+
+/// What a computed row is for.
+#[derive(Clone, Copy)]
+enum Use {
+    /// How probable this next token of the prompt is.
+    Report(TokenId),
+    /// The next token, or the next one along a draft.
+    Choose,
+}
+
+/// A row whose logits somebody needs.
+struct Wanted {
+    /// Place of the answer among the running ones.
+    index: usize,
+    usage: Use,
+}
+
+/// What became of an answer in a step.
+struct Happened {
+    id: SequenceId,
+    result: Result<Accepted>,
+}
 
 impl Engine {
     pub(super) fn advance(&mut self, events: &mut Vec<Event>) {
         self.expire(events);
         self.admit();
+        if let Some(drafting) = &mut self.drafting {
+            drafting.propose(&mut self.running, self.step_tokens);
+        }
         let shares = self.reserve(events);
-        let choices = self.forward(&shares);
-        let now = self.clock.elapsed();
+        let happened = self.forward(&shares);
         let mut ended = Vec::new();
-        for (id, choice) in choices {
-            let Some(answer) = self.running.iter_mut().find(|a| a.id == id) else { continue };
-            match choice {
-                Ok(choice) => {
-                    let (piece, reason) = answer.accept(choice, &self.tokenizer, now);
-                    events.push(Event::Token { id, piece });
+        for Happened { id, result } in happened {
+            let Some(answer) = self.running.iter().find(|a| a.id == id) else { continue };
+            match result {
+                Ok((piece, reason)) => {
+                    events.push(Event::Token { id: answer.request, piece });
                     ended.extend(reason.map(|reason| (id, reason, None)));
                 }
                 Err(error) => ended.push((id, FinishReason::Error, Some(error))),
             }
         }
+        // A request for log-probabilities of its prompt alone ends with the prompt.
+        let scored = |a: &&Answer| a.limits.max_tokens == 0 && a.sequence.pending() == 0;
+        ended.extend(self.running.iter().filter(scored).map(|a| (a.id, FinishReason::Length, None)));
         for (id, reason, error) in ended {
             self.end(id, reason, error, events);
         }
@@ -43,72 +70,169 @@ impl Engine {
         }
     }
 
-    /// Starts waiting requests in order of arrival, as long as all blocks that they may need are there.
+    /// Starts waiting requests in order of arrival, as long as there is room for all their answers and all blocks that
+    /// they may need.
     fn admit(&mut self) {
-        while self.running.len() < self.max_sequences {
-            let Some(next) = self.waiting.front() else { return };
-            if self.committed + next.sequence.blocks > self.arena.capacity() {
+        while let Some(next) = self.waiting.front() {
+            let running: usize = self.running.iter().map(|a| 1 + a.siblings.len()).sum();
+            if running + 1 + next.siblings.len() > self.max_sequences
+                || self.committed + next.claimed() > self.arena.capacity()
+            {
                 return;
             }
             let Some(mut answer) = self.waiting.pop_front() else { return };
             answer.times.started = Some(self.clock.elapsed());
-            self.committed += answer.sequence.blocks;
+            self.committed += answer.claimed();
+            if let Some(drafting) = &mut self.drafting {
+                drafting.add(&mut answer);
+            }
             self.running.push(answer);
         }
     }
 
     /// Plans the step and takes its blocks. A request that the system has no memory for ends.
-    fn reserve(&mut self, events: &mut Vec<Event>) -> Vec<(SequenceId, usize)> {
-        let pending: Vec<usize> = self.running.iter().map(|a| a.sequence.pending()).collect();
+    fn reserve(&mut self, events: &mut Vec<Event>) -> Vec<Share> {
+        let pending: Vec<Pending> = self
+            .running
+            .iter()
+            .map(|a| Pending {
+                rows: a.sequence.pending() + a.drafting.verification.draft().len(),
+                decodes: a.sequence.decodes(),
+            })
+            .collect();
         let (mut shares, mut failed) = (Vec::new(), Vec::new());
         for share in schedule::plan(&pending, self.step_tokens) {
             let answer = &mut self.running[share.index];
             match answer.sequence.cache.reserve(&mut self.arena, share.rows) {
-                Ok(()) => shares.push((answer.id, share.rows)),
+                Ok(()) => shares.push(share),
                 Err(_) => failed.push(answer.id),
             }
         }
         for id in failed {
+            // Shares name places among the running ones, which move up.
+            if let Some(at) = self.running.iter().position(|a| a.id == id) {
+                shares.iter_mut().filter(|s| s.index > at).for_each(|s| s.index -= 1);
+            }
             self.end(id, FinishReason::Error, Some(ResourceError::OutOfMemory.into()), events);
         }
         shares
     }
 
-    /// Runs the model on each share's rows; sequences that have no token left to run get a new one.
-    fn forward(&mut self, shares: &[(SequenceId, usize)]) -> Vec<(SequenceId, Result<Choice>)> {
-        let Engine { running, decoder, arena, masked, distribution, layout, .. } = self;
-        let mut spans = Vec::with_capacity(shares.len());
-        let mut choosers: Vec<(SequenceId, &Sequence, &mut Sampling)> = Vec::new();
-        let mut wanted = Vec::new();
-        let mut row = 0;
-        // Shares are in the order of the running requests.
-        let mut remaining = shares.iter().peekable();
-        for answer in running.iter_mut() {
-            let Some(&(_, rows)) = remaining.next_if(|(id, _)| *id == answer.id) else { continue };
-            let sequence = &answer.sequence;
-            spans.push(Span { tokens: sequence.next(rows), cache: &sequence.cache });
-            row += rows;
-            if rows == sequence.pending() {
-                wanted.push(row - 1);
-                choosers.push((answer.id, sequence, &mut answer.sampling));
+    /// Runs the model on each share's rows, and chooses tokens for the sequences that have run all of theirs.
+    fn forward(&mut self, shares: &[Share]) -> Vec<Happened> {
+        let now = self.clock.elapsed();
+        let Engine { running, model, arena, distribution, layout, next_id, .. } = self;
+        let vocab = model.vocab_size();
+        let lengths: Vec<usize> = shares.iter().map(|share| running[share.index].sequence.tokens.len()).collect();
+        let (mut tokens, mut rows_wanted, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut first_row = 0;
+        for &Share { index, rows } in shares {
+            let Answer { sequence, drafting, prompt_logprobs, limits, .. } = &running[index];
+            let first = sequence.cache.len();
+            let all = sequence.tokens[first..].iter().chain(drafting.verification.draft());
+            tokens.push(all.copied().take(rows).collect::<Vec<TokenId>>());
+            for at in first..first + rows {
+                let usage = if at + 1 >= sequence.tokens.len() {
+                    if limits.max_tokens == 0 {
+                        continue;
+                    }
+                    Use::Choose
+                } else if prompt_logprobs.is_some() && at + 1 < sequence.prompt_len {
+                    Use::Report(sequence.tokens[at + 1])
+                } else {
+                    continue;
+                };
+                rows_wanted.push(first_row + at - first);
+                wanted.push(Wanted { index, usage });
             }
+            first_row += rows;
         }
-        let vocab = decoder.spec().vocab_size;
-        let mut choices = Vec::with_capacity(choosers.len());
-        decoder.forward(arena, &spans, &wanted, &mut |first, logits| {
-            for ((id, sequence, sampling), logits) in choosers[first..].iter_mut().zip(logits.chunks_exact_mut(vocab)) {
-                choices.push((*id, sampling.choose(sequence, logits, masked, distribution)));
-            }
+        // The caches leave their answers for the time of the forward, in which tokens are chosen already.
+        let caches: Vec<SequenceCache> =
+            shares.iter().map(|share| std::mem::take(&mut running[share.index].sequence.cache)).collect();
+        let spans: Vec<Span<'_>> = tokens.iter().zip(&caches).map(|(tokens, cache)| Span { tokens, cache }).collect();
+        let mut happened = Vec::new();
+        let mut born: Vec<(usize, Answer)> = Vec::new();
+        let computed = guarded("model", "matrix products", || {
+            model.forward(arena, &spans, &rows_wanted, &mut |first, logits| {
+                for (Wanted { index, usage }, logits) in wanted[first..].iter().zip(logits.chunks_exact_mut(vocab)) {
+                    let answer = &mut running[*index];
+                    let mut with = Choosing { distribution, now };
+                    match usage {
+                        Use::Report(token) => {
+                            if let Err(error) = answer.report(*token, logits) {
+                                happened.push(Happened { id: answer.id, result: Err(error) });
+                            }
+                        }
+                        Use::Choose if answer.drafting.verification.is_open() => {
+                            let siblings = std::mem::take(&mut answer.siblings);
+                            for (choice, session) in (1..).zip(siblings) {
+                                let mut sibling = answer.sibling(SequenceId(*next_id), choice, session);
+                                *next_id += 1;
+                                let result = sibling.choose(&mut logits.to_vec(), &mut with);
+                                happened.push(Happened { id: sibling.id, result });
+                                born.push((*index, sibling));
+                            }
+                            let result = answer.choose(logits, &mut with);
+                            answer.follow(&result);
+                            happened.push(Happened { id: answer.id, result });
+                        }
+                        Use::Choose => {}
+                    }
+                }
+            })?;
+            Ok(())
         });
-        for (id, rows) in shares {
-            if let Some(answer) = running.iter_mut().find(|a| a.id == *id) {
-                answer.sequence.cache.advance(layout, arena, *rows);
-            }
+        drop(spans);
+        for ((share, before), mut cache) in shares.iter().zip(lengths).zip(caches) {
+            let sequence = &mut running[share.index].sequence;
+            // The last chosen token has not run, and what follows it of a draft is overwritten later.
+            let known = before.max(sequence.tokens.len().saturating_sub(1));
+            cache.advance(layout, arena, share.rows.min(known - cache.len()));
+            sequence.cache = cache;
         }
-        choices
+        if let Err(error) = computed {
+            return self.fail(shares, error);
+        }
+        self.separate(born, &mut happened);
+        if let Some(drafting) = &mut self.drafting {
+            shares.iter().for_each(|share| drafting.settle(&mut self.running[share.index]));
+        } else {
+            shares.iter().for_each(|share| self.running[share.index].drafting.verification = Default::default());
+        }
+        happened
     }
 
-    /// Takes a request out, frees its blocks and reports its end; `false` if there is none of this name.
+    /// Puts the choices that split off beside the one that ran their prompt.
+    fn separate(&mut self, born: Vec<(usize, Answer)>, happened: &mut Vec<Happened>) {
+        for (index, mut answer) in born {
+            let parent = &self.running[index].sequence.cache;
+            match parent.fork(&mut self.arena) {
+                Ok(cache) => answer.sequence.cache = cache,
+                Err(_) => happened.push(Happened { id: answer.id, result: Err(ResourceError::OutOfMemory.into()) }),
+            }
+            if let Some(drafting) = &mut self.drafting {
+                answer.drafting = DraftState::new(drafting.max_tokens());
+                drafting.add(&mut answer);
+            }
+            self.running.push(answer);
+        }
+    }
+
+    /// The step could not be computed: all requests that took part in it end.
+    fn fail(&mut self, shares: &[Share], error: Error) -> Vec<Happened> {
+        let again = |error: &Error| match error {
+            Error::Matmul(error) => error.clone().into(),
+            other => Error::Extension { room: "model", name: "forward".to_string(), message: other.to_string() },
+        };
+        let mut happened: Vec<Happened> = Vec::new();
+        for share in shares {
+            happened.push(Happened { id: self.running[share.index].id, result: Err(again(&error)) });
+        }
+        happened
+    }
+
+    /// Takes an answer out, frees its blocks and reports its end; `false` if there is none of this name.
     pub(super) fn end(
         &mut self,
         id: SequenceId,
@@ -118,7 +242,10 @@ impl Engine {
     ) -> bool {
         let mut answer = if let Some(at) = self.running.iter().position(|a| a.id == id) {
             let answer = self.running.remove(at);
-            self.committed -= answer.sequence.blocks;
+            self.committed -= answer.claimed();
+            if let Some(drafting) = &mut self.drafting {
+                drafting.remove(id);
+            }
             answer
         } else if let Some(answer) = self.waiting.iter().position(|a| a.id == id).and_then(|at| self.waiting.remove(at))
         {
@@ -127,10 +254,22 @@ impl Engine {
             return false;
         };
         answer.sequence.cache.clear(&mut self.arena);
+        let request = answer.request;
         if let Some(piece) = answer.release() {
-            events.push(Event::Token { id, piece });
+            events.push(Event::Token { id: request, piece });
         }
-        events.push(Event::Finished { id, output: answer.into_output(reason), error });
+        let remaining = self.running.iter().filter(|a| a.request == request).count();
+        events.push(Event::Finished { id: request, remaining, output: answer.into_output(reason), error });
         true
+    }
+
+    /// Ends all answers of a request; `false` if it has ended already.
+    pub(super) fn end_request(&mut self, request: SequenceId, reason: FinishReason, events: &mut Vec<Event>) -> bool {
+        let all = self.running.iter().chain(&self.waiting);
+        let ids: Vec<SequenceId> = all.filter(|a| a.request == request).map(|a| a.id).collect();
+        ids.iter().for_each(|&id| {
+            self.end(id, reason, None, events);
+        });
+        !ids.is_empty()
     }
 }

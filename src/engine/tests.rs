@@ -3,37 +3,38 @@
 use super::*;
 use crate::sample::{Chain, SampleContext, SamplerSession, SamplingParams};
 use crate::testing::TinyModel;
+use crate::types::TokenId;
 use crate::{Error, KernelLevel, Precision, RequestError, ResourceError};
 
-fn engine(model: &TinyModel, set: impl Fn(EngineBuilder) -> EngineBuilder) -> Engine {
+pub(super) fn engine(model: &TinyModel, set: impl Fn(EngineBuilder) -> EngineBuilder) -> Engine {
     set(Engine::builder(model.build().unwrap()).threads(1)).build().unwrap()
 }
 
-fn models() -> Vec<TinyModel> {
-    vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::gemma3()]
+pub(super) fn models() -> Vec<TinyModel> {
+    vec![TinyModel::llama(), TinyModel::qwen2(), TinyModel::qwen3(), TinyModel::gemma3()]
 }
 
 /// Token prompts of mixed lengths, below every tiny vocabulary's size.
-fn prompts() -> Vec<Vec<TokenId>> {
+pub(super) fn prompts() -> Vec<Vec<TokenId>> {
     let prompt = |seed: usize, len: usize| (0..len).map(|i| ((i * 37 + seed * 101) % 200 + 20) as TokenId).collect();
     [(0, 1), (1, 5), (2, 33), (3, 70), (4, 40), (5, 2)].map(|(seed, len)| prompt(seed, len)).to_vec()
 }
 
-fn request(prompt: &[TokenId]) -> Request {
+pub(super) fn request(prompt: &[TokenId]) -> Request {
     Request::tokens(prompt).max_tokens(12).ignore_eos(true).logprobs(3)
 }
 
-fn sampled(prompt: &[TokenId], seed: u64) -> Request {
+pub(super) fn sampled(prompt: &[TokenId], seed: u64) -> Request {
     request(prompt).temperature(0.9).top_k(40).top_p(0.95).repetition_penalty(1.1).seed(seed)
 }
 
 /// Runs all requests together, checking the cache after every step.
-fn together(engine: &mut Engine, requests: Vec<Request>) -> Vec<Output> {
+pub(super) fn together(engine: &mut Engine, requests: Vec<Request>) -> Vec<Output> {
     let ids: Vec<SequenceId> = requests.into_iter().map(|r| engine.submit(r).unwrap()).collect();
     let mut outputs: Vec<Option<Output>> = ids.iter().map(|_| None).collect();
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
-            if let Event::Finished { id, output, error } = event {
+            if let Event::Finished { id, output, error, .. } = event {
                 assert!(error.is_none(), "{error:?}");
                 outputs[ids.iter().position(|i| *i == id).unwrap()] = Some(output);
             }
@@ -45,7 +46,7 @@ fn together(engine: &mut Engine, requests: Vec<Request>) -> Vec<Output> {
 }
 
 /// What must be equal: tokens, text and the bits of the log-probabilities.
-fn essence(output: &Output) -> (Vec<TokenId>, String, Vec<u32>, FinishReason) {
+pub(super) fn essence(output: &Output) -> (Vec<TokenId>, String, Vec<u32>, FinishReason) {
     let bits =
         output.logprobs.iter().flatten().flat_map(|l| {
             std::iter::once(l.chosen.log_prob.to_bits()).chain(l.top.iter().map(|t| t.log_prob.to_bits()))
@@ -278,13 +279,13 @@ fn a_broken_sampler_ends_its_request_only() {
     let model = TinyModel::llama();
     let expected = essence(&engine(&model, |b| b).complete(request(&prompts()[3])).unwrap());
     let mut engine = engine(&model, |b| b);
-    engine.masked.insert(0, 7);
+    Arc::make_mut(&mut engine.legal).remove(7);
     let bad = engine.submit(request(&prompts()[2]).sampler(Broken("panics"))).unwrap();
     let good = engine.submit(request(&prompts()[3])).unwrap();
     let mut seen = Vec::new();
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
-            if let Event::Finished { id, output, error } = event {
+            if let Event::Finished { id, output, error, .. } = event {
                 seen.push((id, essence(&output), error.map(|e| e.to_string())));
             }
         }

@@ -32,6 +32,47 @@ pub enum BuildError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// A quantization rule that cannot be read, or that applies to no weight of the model.
+    #[error("quantization rule `{rule}`: {problem}")]
+    InvalidRule {
+        /// The rule.
+        rule: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A weight that the quantizer cannot take.
+    #[error("quantizer `{quantizer}` cannot take `{tensor}`: {problem}")]
+    Quantize {
+        /// The quantizer.
+        quantizer: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A quantizer answered with other matrices than it was asked for.
+    #[error("quantizer `{quantizer}` made {found} of `{tensor}` instead of {expected}; it breaks its contract")]
+    QuantizedShape {
+        /// The quantizer.
+        quantizer: String,
+        /// The first tensor of the group, or the one whose matrix is wrong.
+        tensor: String,
+        /// What the group needs.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+    /// Matrices whose results depend on the rows beside them, together with a part that needs them not to.
+    #[error(
+        "quantizer `{quantizer}` makes matrices whose results depend on the other rows of a step, and {other} needs \
+         results that do not; leave it out, or use a quantizer whose matrices are row-invariant"
+    )]
+    NotRowInvariant {
+        /// The quantizer.
+        quantizer: String,
+        /// The other part.
+        other: String,
+    },
     /// The device is not one that the engine computes on.
     #[error("device {device} is not supported yet: the engine computes on the CPU; pass `Device::Cpu`")]
     Device {

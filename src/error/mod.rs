@@ -5,6 +5,7 @@ mod build;
 #[cfg(feature = "hub")]
 mod hub;
 mod kernel;
+mod matmul;
 mod model;
 mod request;
 mod resources;
@@ -16,6 +17,7 @@ pub use build::BuildError;
 #[cfg(feature = "hub")]
 pub use hub::{HubError, HubErrorKind};
 pub use kernel::KernelError;
+pub use matmul::MatmulError;
 pub use model::ModelError;
 pub use request::RequestError;
 pub use resources::ResourceError;
@@ -55,6 +57,9 @@ pub enum Error {
     /// Weights that the kernels cannot hold.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// A quantizer's matrix that failed while a step was computed.
+    #[error(transparent)]
+    Matmul(#[from] MatmulError),
     /// The machine's memory.
     #[error(transparent)]
     Resources(#[from] ResourceError),

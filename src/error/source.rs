@@ -15,7 +15,9 @@ pub enum SourceError {
         error: std::io::Error,
     },
     /// The path leads to something else than a regular file.
-    #[error("{source_name}: {found}, not a file; give the path of a .gguf file")]
+    #[error(
+        "{source_name}: {found}, not a file; a GGUF model is one file, a directory is opened with `Safetensors::open`"
+    )]
     NotAFile {
         /// The source.
         source_name: String,
@@ -286,5 +288,89 @@ pub enum SourceError {
         expected: String,
         /// What is there.
         found: String,
+    },
+    /// The path leads to something else than a directory.
+    #[error("{source_name}: {found}, not a directory; give the directory that holds config.json and the weights")]
+    NotADirectory {
+        /// The path.
+        source_name: String,
+        /// What the path leads to, with its article.
+        found: &'static str,
+    },
+    /// The model's directory lacks a file.
+    #[error("{source_name}: the file `{file}` is missing; download it too")]
+    MissingFile {
+        /// The directory.
+        source_name: String,
+        /// The file, or the files of which one is needed.
+        file: String,
+    },
+    /// A file of the directory names a file outside of it.
+    #[error(
+        "{source_name}: expected the name of a file beside this one, found `{path}`; the file is hostile or damaged"
+    )]
+    OutsideDirectory {
+        /// The file that names it.
+        source_name: String,
+        /// The name.
+        path: String,
+    },
+    /// The file does not start as a safetensors file does.
+    #[error("{source_name}: not a safetensors file: it starts as {found}")]
+    NotSafetensors {
+        /// The file.
+        source_name: String,
+        /// What it is instead, with its article.
+        found: &'static str,
+    },
+    /// Text that is not the JSON that belongs there.
+    #[error("{source_name}: {what}: expected {expected}, found {found} at byte {at}; the file is damaged")]
+    InvalidJson {
+        /// The file.
+        source_name: String,
+        /// The part of the file.
+        what: &'static str,
+        /// What is accepted.
+        expected: String,
+        /// What is there.
+        found: String,
+        /// Index of the first byte that does not fit, in the part.
+        at: usize,
+    },
+    /// Bytes of a safetensors file that belong to no tensor.
+    #[error(
+        "{source_name}: {bytes} bytes at byte {at} of the data belong to no tensor; \
+         the file is damaged: download it again"
+    )]
+    UnclaimedBytes {
+        /// The file.
+        source_name: String,
+        /// Index of the first of them in the data.
+        at: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// The index of a checkpoint of several files does not fit the files.
+    #[error(
+        "{source_name}: expected tensor `{tensor}` in `{file}`, where it is not; download all files of one model again"
+    )]
+    InconsistentIndex {
+        /// The index.
+        source_name: String,
+        /// The tensor.
+        tensor: String,
+        /// The file that the index names.
+        file: String,
+    },
+    /// A checkpoint whose weights are quantized in a way that is not read.
+    #[error(
+        "{source_name}: the checkpoint is quantized by `{method}`, which is not supported yet; \
+         use the unquantized checkpoint or a GGUF file of the model"
+    )]
+    QuantizedCheckpoint {
+        /// The file that says so.
+        source_name: String,
+        /// The method's name.
+        method: String,
     },
 }

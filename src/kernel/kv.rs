@@ -64,8 +64,8 @@ impl KvShape {
 
 #[derive(Debug)]
 enum Storage {
-    F32(Vec<f32>),
-    Half(Vec<u16>),
+    F32(Vec<Vec<f32>>),
+    Half(Vec<Vec<u16>>),
 }
 
 /// Blocks of one shape and format, allocated in segments as they are needed and never moved.
@@ -74,13 +74,18 @@ pub struct KvBlocks {
     format: KvFormat,
     shape: KvShape,
     segment_blocks: usize,
-    segments: Vec<Storage>,
+    /// One vector per segment.
+    segments: Storage,
 }
 
 impl KvBlocks {
     /// No block yet; memory comes in pieces of `segment_blocks` blocks.
     pub fn new(format: KvFormat, shape: KvShape, segment_blocks: usize) -> KvBlocks {
-        KvBlocks { format, shape, segment_blocks: segment_blocks.max(1), segments: Vec::new() }
+        let segments = match format {
+            KvFormat::F32 => Storage::F32(Vec::new()),
+            KvFormat::F16 | KvFormat::Bf16 => Storage::Half(Vec::new()),
+        };
+        KvBlocks { format, shape, segment_blocks: segment_blocks.max(1), segments }
     }
 
     /// The storage format.
@@ -95,12 +100,16 @@ impl KvBlocks {
 
     /// Blocks that have memory; ids are below this number.
     pub fn len(&self) -> usize {
-        self.segments.len() * self.segment_blocks
+        let segments = match &self.segments {
+            Storage::F32(segments) => segments.len(),
+            Storage::Half(segments) => segments.len(),
+        };
+        segments * self.segment_blocks
     }
 
     /// Whether no block has memory.
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.len() == 0
     }
 
     /// Bytes of one block.
@@ -110,16 +119,17 @@ impl KvBlocks {
 
     /// Adds one segment of zeroed blocks; `false` if the system has no memory for it.
     pub fn grow(&mut self) -> bool {
-        let Some(len) = self.shape.block_len().checked_mul(self.segment_blocks) else { return false };
-        let storage = match self.format {
-            KvFormat::F32 => zeroed(len).map(Storage::F32),
-            KvFormat::F16 | KvFormat::Bf16 => zeroed(len).map(Storage::Half),
-        };
-        match storage {
-            Some(storage) => self.segments.push(storage),
-            None => return false,
+        fn push<T: Clone + Default>(segments: &mut Vec<Vec<T>>, len: usize) -> bool {
+            let segment = zeroed(len);
+            let grown = segment.is_some();
+            segments.extend(segment);
+            grown
         }
-        true
+        let Some(len) = self.shape.block_len().checked_mul(self.segment_blocks) else { return false };
+        match &mut self.segments {
+            Storage::F32(segments) => push(segments, len),
+            Storage::Half(segments) => push(segments, len),
+        }
     }
 
     fn range(&self, block: u32) -> (usize, usize) {
@@ -138,15 +148,60 @@ impl KvBlocks {
         assert!(offset < BLOCK_TOKENS && key.len() == kv_heads * head_dim && value.len() == key.len(), "kv write");
         let (segment, start) = self.range(block);
         let (format, len) = (self.format, self.shape.block_len());
-        match &mut self.segments[segment] {
-            Storage::F32(data) => store(&mut data[start..start + len], head_dim, offset, key, value, |v| v),
-            Storage::Half(data) => {
-                let data = &mut data[start..start + len];
+        match &mut self.segments {
+            Storage::F32(segments) => {
+                store(&mut segments[segment][start..start + len], head_dim, offset, key, value, |v| v)
+            }
+            Storage::Half(segments) => {
+                let data = &mut segments[segment][start..start + len];
                 match format {
                     KvFormat::F16 => store(data, head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
                     _ => store(data, head_dim, offset, key, value, |v| bf16::from_f32(v).to_bits()),
                 }
             }
+        }
+    }
+
+    /// Copies all of block `from` to block `to`, bit for bit.
+    ///
+    /// # Panics
+    /// If a block has no memory.
+    pub fn copy(&mut self, from: u32, to: u32) {
+        fn within<T: Copy>(segments: &mut [Vec<T>], len: usize, (a, from): (usize, usize), (b, to): (usize, usize)) {
+            if a == b {
+                segments[a].copy_within(from..from + len, to);
+            } else if a < b {
+                let (low, high) = segments.split_at_mut(b);
+                high[0][to..to + len].copy_from_slice(&low[a][from..from + len]);
+            } else {
+                let (low, high) = segments.split_at_mut(a);
+                low[b][to..to + len].copy_from_slice(&high[0][from..from + len]);
+            }
+        }
+        let (from, to, len) = (self.range(from), self.range(to), self.shape.block_len());
+        match &mut self.segments {
+            Storage::F32(segments) => within(segments, len, from, to),
+            Storage::Half(segments) => within(segments, len, from, to),
+        }
+    }
+
+    /// Reads one token's key, `[kv_heads][head_dim]`, widened.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[cfg(any(test, feature = "testing"))]
+    pub fn read_key(&self, block: u32, offset: usize, key: &mut [f32]) {
+        let KvShape { kv_heads, head_dim } = self.shape;
+        assert!(offset < BLOCK_TOKENS && key.len() == kv_heads * head_dim, "kv read");
+        let (segment, start) = self.range(block);
+        for (i, key) in key.iter_mut().enumerate() {
+            let panel = start + 2 * (i / head_dim) * self.shape.panel_len();
+            let at = panel + i % head_dim * BLOCK_TOKENS + offset;
+            *key = match (&self.segments, self.format) {
+                (Storage::F32(segments), _) => segments[segment][at],
+                (Storage::Half(segments), KvFormat::F16) => f16::from_bits(segments[segment][at]).to_f32(),
+                (Storage::Half(segments), _) => bf16::from_bits(segments[segment][at]).to_f32(),
+            };
         }
     }
 
@@ -173,10 +228,10 @@ impl KvBlocks {
     fn load(&self, cpu: &Cpu, block: u32, at: usize, out: &mut [f32]) {
         let (segment, start) = self.range(block);
         let range = start + at..start + at + out.len();
-        match (&self.segments[segment], self.format) {
-            (Storage::F32(data), _) => out.copy_from_slice(&data[range]),
-            (Storage::Half(data), KvFormat::F16) => widen_f16(cpu, &data[range], out),
-            (Storage::Half(data), _) => widen_bf16(cpu, &data[range], out),
+        match (&self.segments, self.format) {
+            (Storage::F32(segments), _) => out.copy_from_slice(&segments[segment][range]),
+            (Storage::Half(segments), KvFormat::F16) => widen_f16(cpu, &segments[segment][range], out),
+            (Storage::Half(segments), _) => widen_bf16(cpu, &segments[segment][range], out),
         }
     }
 }

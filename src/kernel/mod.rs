@@ -4,6 +4,7 @@
 mod activations;
 mod attention;
 mod chunks;
+mod dense;
 mod float;
 mod format;
 mod int8;
@@ -25,10 +26,11 @@ mod tests;
 
 pub use activations::{Activations, Precision};
 pub use attention::{attention, AttentionShape, AttentionSpan};
+pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
 pub use matmul::matmul;
-pub use ops::{add, add_bias, gate, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation, RopePairing};
+pub use ops::{add, add_bias, gate, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation};
 pub use packed::PackedMatrix;
 pub use pool::Pool;
 pub use scalar::dequantize;

@@ -165,24 +165,14 @@ pub fn scale(cpu: &Cpu, x: &mut [f32], factor: f32) {
     cpu.for_each_chunk(x, TASK_ELEMENTS, &|_, x| x.iter_mut().for_each(|x| *x *= factor));
 }
 
-/// Which values of a head rotate together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RopePairing {
-    /// `(j, j + n/2)`: the convention of Hugging Face weights and of most GGUF architectures.
-    Halves,
-    /// `(2j, 2j + 1)`: GGUF files of the llama family, whose converter permutes q and k.
-    Adjacent,
-}
-
-/// Rotates every head of every row in place.
+/// Rotates every head of every row in place: value j with value j + n / 2.
 ///
 /// `x` is `[rows][heads][head_dim]`; `cos` and `sin` are `[rows][n / 2]` where `n <= head_dim` values per head
 /// rotate and the rest pass through.
 ///
 /// # Panics
 /// If the lengths do not fit.
-pub fn rope(cpu: &Cpu, x: &mut [f32], heads: usize, head_dim: usize, pairing: RopePairing, cos: &[f32], sin: &[f32]) {
+pub fn rope(cpu: &Cpu, x: &mut [f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[f32]) {
     let width = heads * head_dim;
     let rows = x.len() / width.max(1);
     if rows == 0 {
@@ -197,10 +187,7 @@ pub fn rope(cpu: &Cpu, x: &mut [f32], heads: usize, head_dim: usize, pairing: Ro
         let first = first / width;
         for (r, row) in x.chunks_exact_mut(width).enumerate() {
             let angles = (first + r) * half..(first + r + 1) * half;
-            match pairing {
-                RopePairing::Halves => rotate_halves(cpu, row, head_dim, &cos[angles.clone()], &sin[angles]),
-                RopePairing::Adjacent => rotate_adjacent(cpu, row, head_dim, &cos[angles.clone()], &sin[angles]),
-            }
+            rotate_halves(cpu, row, head_dim, &cos[angles.clone()], &sin[angles]);
         }
     });
 }
@@ -215,18 +202,6 @@ leveled! {
                 let (a, b) = (low[j], high[j]);
                 low[j] = a.mul_add(cos[j], -(b * sin[j]));
                 high[j] = b.mul_add(cos[j], a * sin[j]);
-            }
-        }
-    }
-}
-
-leveled! {
-    fn rotate_adjacent(row: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
-        for head in row.chunks_exact_mut(head_dim) {
-            for (pair, (cos, sin)) in head.chunks_exact_mut(2).zip(cos.iter().zip(sin)) {
-                let (a, b) = (pair[0], pair[1]);
-                pair[0] = a.mul_add(*cos, -(b * sin));
-                pair[1] = b.mul_add(*cos, a * sin);
             }
         }
     }

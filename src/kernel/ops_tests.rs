@@ -93,30 +93,25 @@ fn rope_rotates_pairs_and_passes_the_rest() {
     let angles: Vec<f32> = (0..rows * half).map(|i| i as f32 * 0.3).collect();
     let cos: Vec<f32> = angles.iter().map(|a| a.cos()).collect();
     let sin: Vec<f32> = angles.iter().map(|a| a.sin()).collect();
-    for pairing in [RopePairing::Halves, RopePairing::Adjacent] {
-        let out = every_level(|cpu| {
-            let mut y = x.clone();
-            rope(cpu, &mut y, heads, dim, pairing, &cos, &sin);
-            y
-        });
-        let mut expected = x.clone();
-        for r in 0..rows {
-            for h in 0..heads {
-                let at = (r * heads + h) * dim;
-                for j in 0..half {
-                    let (a, b) = match pairing {
-                        RopePairing::Halves => (at + j, at + half + j),
-                        RopePairing::Adjacent => (at + 2 * j, at + 2 * j + 1),
-                    };
-                    let (c, s) = (cos[r * half + j], sin[r * half + j]);
-                    expected[a] = x[a] * c - x[b] * s;
-                    expected[b] = x[b] * c + x[a] * s;
-                }
+    let out = every_level(|cpu| {
+        let mut y = x.clone();
+        rope(cpu, &mut y, heads, dim, &cos, &sin);
+        y
+    });
+    let mut expected = x.clone();
+    for r in 0..rows {
+        for h in 0..heads {
+            let at = (r * heads + h) * dim;
+            for j in 0..half {
+                let (a, b) = (at + j, at + half + j);
+                let (c, s) = (cos[r * half + j], sin[r * half + j]);
+                expected[a] = x[a] * c - x[b] * s;
+                expected[b] = x[b] * c + x[a] * s;
             }
         }
-        for (a, b) in out.iter().zip(&expected) {
-            assert!((a - b).abs() < 1e-5, "{pairing:?}");
-        }
+    }
+    for (a, b) in out.iter().zip(&expected) {
+        assert!((a - b).abs() < 1e-5);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::rope::RopeSpec;
 use crate::cache::CacheLayout;
-use crate::kernel::{Activation, KvShape, RopePairing};
+use crate::kernel::{Activation, KvShape};
+use crate::weights::Conventions;
 
 /// A decoder as data.
 #[derive(Clone, Debug)]
@@ -16,7 +17,6 @@ pub(crate) struct DecoderSpec {
     pub(crate) layers: Vec<LayerSpec>,
     /// The kinds of rotation that layers choose from.
     pub(crate) ropes: Vec<RopeSpec>,
-    pub(crate) pairing: RopePairing,
     pub(crate) activation: Activation,
     /// Factor on the scores.
     pub(crate) attention_scale: f32,
@@ -28,6 +28,8 @@ pub(crate) struct DecoderSpec {
     pub(crate) qk_norm: bool,
     /// Norm the output of attention and MLP before it is added.
     pub(crate) post_norms: bool,
+    /// How the source stores what the decoder computes with.
+    pub(crate) conventions: Conventions,
 }
 
 /// One layer.

@@ -13,22 +13,30 @@ pub(crate) struct Share {
     pub(crate) rows: usize,
 }
 
-/// Divides a step's rows: every sequence that waits for its next token runs one row, then prompts fill the budget
-/// in order of arrival. `pending[i]` is the number of tokens that sequence i has not run yet.
+/// What a sequence has to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Rows of tokens, drafted ones included.
+    pub(crate) rows: usize,
+    /// Whether they give the next token at once: the last token alone, or with a draft.
+    pub(crate) decodes: bool,
+}
+
+/// Divides a step's rows: every sequence that waits for its next token runs all of its rows, then prompts fill the
+/// budget in order of arrival.
 ///
 /// Decode rows are never refused, so a long prompt cannot stall running answers for more than a step.
-pub(crate) fn plan(pending: &[usize], budget: usize) -> Vec<Share> {
-    let decodes = pending.iter().filter(|&&p| p == 1).count();
+pub(crate) fn plan(pending: &[Pending], budget: usize) -> Vec<Share> {
+    let decodes: usize = pending.iter().filter(|p| p.decodes).map(|p| p.rows).sum();
     let mut left = budget.saturating_sub(decodes).max(usize::from(decodes == 0));
     let mut shares = Vec::with_capacity(pending.len());
-    for (index, &pending) in pending.iter().enumerate() {
-        let rows = match pending {
-            0 | 1 => pending,
-            _ => {
-                let rows = pending.min(left);
-                left -= rows;
-                rows
-            }
+    for (index, pending) in pending.iter().enumerate() {
+        let rows = if pending.decodes {
+            pending.rows
+        } else {
+            let rows = pending.rows.min(left);
+            left -= rows;
+            rows
         };
         if rows > 0 {
             shares.push(Share { index, rows });
@@ -41,8 +49,21 @@ pub(crate) fn plan(pending: &[usize], budget: usize) -> Vec<Share> {
 mod tests {
     use super::*;
 
-    fn rows(pending: &[usize], budget: usize) -> Vec<(usize, usize)> {
-        plan(pending, budget).into_iter().map(|s| (s.index, s.rows)).collect()
+    fn pending(rows: &[usize]) -> Vec<Pending> {
+        rows.iter().map(|&rows| Pending { rows, decodes: rows == 1 }).collect()
+    }
+
+    fn rows(rows: &[usize], budget: usize) -> Vec<(usize, usize)> {
+        plan(&pending(rows), budget).into_iter().map(|s| (s.index, s.rows)).collect()
+    }
+
+    #[test]
+    fn drafts_are_run_whole_and_count() {
+        let mut pending = pending(&[4, 100]);
+        pending[0].decodes = true;
+        let shares = plan(&pending, 10);
+        assert_eq!(shares, [Share { index: 0, rows: 4 }, Share { index: 1, rows: 6 }]);
+        assert_eq!(plan(&pending, 4), [Share { index: 0, rows: 4 }]);
     }
 
     #[test]
@@ -66,7 +87,7 @@ mod tests {
         for budget in 1..40 {
             for a in 0..20 {
                 for b in 0..20 {
-                    let total: usize = plan(&[a, b, 1], budget).iter().map(|s| s.rows).sum();
+                    let total: usize = plan(&pending(&[a, b, 1]), budget).iter().map(|s| s.rows).sum();
                     assert!(total <= budget.max(3));
                 }
             }

@@ -19,9 +19,9 @@ impl Sequence {
         self.tokens.len() - self.cache.len()
     }
 
-    /// The next `rows` tokens to run.
-    pub(crate) fn next(&self, rows: usize) -> &[TokenId] {
-        &self.tokens[self.cache.len()..self.cache.len() + rows]
+    /// Whether only the last token has not run: the next row gives a new one.
+    pub(crate) fn decodes(&self) -> bool {
+        self.pending() == 1
     }
 
     pub(crate) fn prompt(&self) -> &[TokenId] {

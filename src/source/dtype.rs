@@ -12,6 +12,8 @@ macro_rules! dtypes {
             $($(#[$doc])* $variant,)*
             /// A ggml id that this table lacks: the tensor is listed, but its size is unknown and it cannot be read.
             Unknown(u32),
+            /// A type that ggml does not have, by the name in its file: the tensor is listed and its bytes can be read.
+            Foreign(TypeName),
         }
 
         impl Dtype {
@@ -23,24 +25,29 @@ macro_rules! dtypes {
                 match id { $($id => Some(Dtype::$variant),)* _ => None }
             }
 
-            /// The ggml id.
+            /// The ggml id; the largest number for a type that ggml does not have.
             pub fn ggml_id(self) -> u32 {
-                match self { $(Dtype::$variant => $id,)* Dtype::Unknown(id) => id }
+                match self { $(Dtype::$variant => $id,)* Dtype::Unknown(id) => id, Dtype::Foreign(_) => u32::MAX }
             }
 
-            /// The name that ggml uses; `unknown` for an id that the table lacks (`Display` adds the id).
+            /// The name that ggml uses; `unknown` for an id that the table lacks, `foreign` for a type that ggml does
+            /// not have (`Display` adds the id or gives the name).
             pub fn name(self) -> &'static str {
-                match self { $(Dtype::$variant => $name,)* Dtype::Unknown(_) => "unknown" }
+                match self {
+                    $(Dtype::$variant => $name,)*
+                    Dtype::Unknown(_) => "unknown",
+                    Dtype::Foreign(_) => "foreign",
+                }
             }
 
-            /// Values per block; 1 for an unknown type.
+            /// Values per block; 1 for an unknown or foreign type.
             pub fn block_len(self) -> usize {
-                match self { $(Dtype::$variant => $block,)* Dtype::Unknown(_) => 1 }
+                match self { $(Dtype::$variant => $block,)* Dtype::Unknown(_) | Dtype::Foreign(_) => 1 }
             }
 
-            /// Bytes per block; 0 for an unknown type.
+            /// Bytes per block; 0 for an unknown or foreign type.
             pub fn block_bytes(self) -> usize {
-                match self { $(Dtype::$variant => $bytes,)* Dtype::Unknown(_) => 0 }
+                match self { $(Dtype::$variant => $bytes,)* Dtype::Unknown(_) | Dtype::Foreign(_) => 0 }
             }
         }
     };
@@ -90,6 +97,36 @@ dtypes! {
     Q2_0 = 42, "Q2_0", 64, 18;
 }
 
+/// The name of a storage type, held in place so that [`Dtype`] stays a plain value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TypeName {
+    bytes: [u8; TypeName::MAX],
+    len: u8,
+}
+
+impl TypeName {
+    const MAX: usize = 15;
+
+    /// The name as messages may show it: at most 15 characters, those that are not printable ASCII replaced by `?`.
+    pub fn new(name: &str) -> TypeName {
+        let mut bytes = [0; TypeName::MAX];
+        let shown = name.chars().map(|c| if c.is_ascii_graphic() { c as u8 } else { b'?' });
+        let len = bytes.iter_mut().zip(shown).map(|(to, from)| *to = from).count();
+        TypeName { bytes, len: len as u8 }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len.into()]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for TypeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
 impl Dtype {
     /// Whether candlewick computes with this type.
     pub fn is_supported(self) -> bool {
@@ -102,9 +139,15 @@ impl Dtype {
         self.block_len() > 1
     }
 
-    /// Bytes of `len` values; `None` if `len` is not a multiple of the block, on overflow, or for an unknown type.
+    /// Whether the size of a tensor follows from its shape.
+    pub(crate) fn is_sized(self) -> bool {
+        !matches!(self, Dtype::Unknown(_) | Dtype::Foreign(_))
+    }
+
+    /// Bytes of `len` values; `None` if `len` is not a multiple of the block, on overflow, or for an unknown or foreign
+    /// type.
     pub fn size_in_bytes(self, len: usize) -> Option<usize> {
-        if matches!(self, Dtype::Unknown(_)) || !len.is_multiple_of(self.block_len()) {
+        if !self.is_sized() || !len.is_multiple_of(self.block_len()) {
             return None;
         }
         (len / self.block_len()).checked_mul(self.block_bytes())
@@ -115,6 +158,7 @@ impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Dtype::Unknown(id) => write!(f, "unknown (ggml type id {id})"),
+            Dtype::Foreign(name) => f.write_str(name.as_str()),
             known => f.write_str(known.name()),
         }
     }

@@ -63,7 +63,7 @@ impl Memory {
             found,
         })?;
         let info = TensorInfo { name, dtype, shape: shape.to_vec(), size_in_bytes };
-        if let Dtype::Unknown(_) = dtype {
+        if !dtype.is_sized() {
             return Err(info.unsupported(self.metadata.source_name()).into());
         }
         if bytes.len() != size_in_bytes {

@@ -1,18 +1,24 @@
-//! What tests of this crate, and of code that embeds it, need: seeded tiny models, block writers and a GGUF writer.
+//! What tests of this crate, and of code that embeds it, need: seeded tiny models, block and file writers, and a
+//! conformance suite per extension trait.
 //!
 //! Behind the feature `testing`. **Not part of the stable interface**: anything here may change in any release.
 //!
 //! Knows the formats that `source` reads; no part of the library outside of tests may use this module.
 
+mod drafter;
 mod gguf_writer;
-mod k_quants;
 mod quantize;
+mod safetensors_writer;
 mod tiny;
 mod vocabulary;
+mod weight_source;
 mod weights;
 
+pub use drafter::check_drafter;
 pub use gguf_writer::GgufWriter;
 pub use quantize::quantize_blocks;
+pub use safetensors_writer::safetensors_bytes;
 pub use tiny::{Architecture, TinyModel};
 pub use vocabulary::TokenizerKind;
+pub use weight_source::check_weight_source;
 pub use weights::{normal, splitmix64};

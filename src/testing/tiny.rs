@@ -1,7 +1,7 @@
 //! Seeded tiny models: complete sources with random weights that run in milliseconds and behave like real ones in all
 //! but sense.
 //!
-//! Key and tensor names: GGUF's conventions for `llama`, `qwen2` and `gemma3`. Must not know how a model is run.
+//! Key and tensor names: GGUF's conventions for `llama`, `qwen2`, `qwen3` and `gemma3`. Must not know how a model is run.
 
 use super::quantize::quantize_blocks;
 use super::vocabulary::{self, TokenizerKind};
@@ -16,6 +16,8 @@ pub enum Architecture {
     Llama,
     /// Biases on q, k and v.
     Qwen2,
+    /// Norms of q and k per head, head_dim independent of hidden.
+    Qwen3,
     /// Norms after each block too, norms of q and k per head, a sliding window, head_dim independent of hidden.
     Gemma3,
 }
@@ -112,6 +114,11 @@ impl TinyModel {
         }
     }
 
+    /// Two layers of a Qwen 3: three query heads to one of keys, heads of 24 values beside a width of 64, tied head.
+    pub fn qwen3() -> TinyModel {
+        TinyModel { architecture: Architecture::Qwen3, heads: 6, kv_heads: 2, head_dim: 24, ..TinyModel::qwen2() }
+    }
+
     /// Seven layers of a Gemma 3, the sixth with full attention, the others with a window of 16; tied head,
     /// SentencePiece vocabulary, no chat template.
     pub fn gemma3() -> TinyModel {
@@ -146,6 +153,7 @@ impl TinyModel {
         match self.architecture {
             Architecture::Llama => "llama",
             Architecture::Qwen2 => "qwen2",
+            Architecture::Qwen3 => "qwen3",
             Architecture::Gemma3 => "gemma3",
         }
     }
@@ -172,7 +180,7 @@ impl TinyModel {
                     self.vector(&mut out, &name(&format!("{part}.bias")), rows, 0.0)?;
                 }
             }
-            if gemma {
+            if gemma || self.architecture == Architecture::Qwen3 {
                 self.norm(&mut out, &name("attn_q_norm.weight"), self.head_dim)?;
                 self.norm(&mut out, &name("attn_k_norm.weight"), self.head_dim)?;
             }
@@ -260,6 +268,7 @@ mod tests {
             (TinyModel::llama(), 3 + 2 * 9),
             (TinyModel { tied: true, ..TinyModel::llama() }, 2 + 2 * 9),
             (TinyModel::qwen2(), 2 + 2 * 12),
+            (TinyModel::qwen3(), 2 + 2 * 11),
             (TinyModel::gemma3(), 2 + 7 * 13),
         ] {
             let source = model.build().unwrap();
@@ -280,7 +289,12 @@ mod tests {
     #[test]
     fn every_supported_type_can_be_built() {
         for &dtype in Dtype::ALL.iter().filter(|d| d.is_supported()) {
-            for model in [TinyModel::llama(), TinyModel::qwen2(), TinyModel { layers: 1, ..TinyModel::gemma3() }] {
+            for model in [
+                TinyModel::llama(),
+                TinyModel::qwen2(),
+                TinyModel { layers: 1, ..TinyModel::qwen3() },
+                TinyModel { layers: 1, ..TinyModel::gemma3() },
+            ] {
                 let source = model.with_dtype(dtype).build().unwrap();
                 let info = source.tensor("blk.0.ffn_down.weight").unwrap();
                 assert_eq!(info.dtype, dtype);

@@ -172,11 +172,13 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
                 self.unclaimed.push(event);
                 continue;
             }
-            let item = match event {
-                Event::Token { piece, .. } => Item::Piece(piece),
-                Event::Finished { output, error, .. } => Item::Finished(Box::new(output), error),
+            let (item, goes_on) = match event {
+                Event::Token { piece, .. } => (Item::Piece(piece), true),
+                Event::Finished { remaining, output, error, .. } => {
+                    (Item::Finished { output: Box::new(output), error, remaining }, remaining > 0)
+                }
             };
-            let stream = if let Item::Piece(_) = item { self.streams.get(&id) } else { None };
+            let stream = if goes_on { self.streams.get(&id) } else { None };
             // A reader that is gone has sent its `Abandon`.
             match stream {
                 Some(stream) => drop(stream.send(item)),

@@ -18,16 +18,21 @@ use crate::{Error, Result};
 /// What comes from the engine's thread.
 pub(super) enum Item {
     Piece(Piece),
-    Finished(Box<Output>, Option<Error>),
+    /// An answer has ended; so many of the same request are still to come.
+    Finished {
+        output: Box<Output>,
+        error: Option<Error>,
+        remaining: usize,
+    },
     /// The engine failed; there is no output.
     Lost(Error),
 }
 
-/// The pieces of one answer; see [`EngineHandle::submit`](super::EngineHandle::submit).
+/// The pieces of one request's answer, or of all its answers; see [`EngineHandle::submit`](super::EngineHandle::submit).
 ///
 /// An [`Iterator`], which blocks, and a [`Stream`], which any executor can poll; both take from the same pieces. It ends
-/// after the last piece; [`output`](TokenStream::output) then has the whole. A failed request yields its error as the
-/// last item. Dropping the stream earlier cancels the request and frees its memory.
+/// after the last piece; [`output`](TokenStream::output) then has the whole. The failure of an answer is an item too, the
+/// last one of that answer. Dropping the stream earlier cancels the request and frees its memory.
 ///
 /// A slow reader holds nobody up: pieces wait for it, each whole, with its token. What waits is bounded by what the
 /// request may generate ([`Request::max_tokens`](crate::Request::max_tokens)), and takes about as much memory as the
@@ -42,14 +47,12 @@ pub struct TokenStream {
     items: Receiver<Item>,
     /// Whether the last item was taken from the queue.
     ended: bool,
-    /// The failure, until it was yielded.
-    error: Option<Error>,
-    output: Option<Output>,
+    outputs: Vec<Output>,
 }
 
 impl TokenStream {
     pub(super) fn new(id: SequenceId, link: Arc<Link>, items: Receiver<Item>) -> TokenStream {
-        TokenStream { id, link, items, ended: false, error: None, output: None }
+        TokenStream { id, link, items, ended: false, outputs: Vec::new() }
     }
 
     /// The request.
@@ -63,33 +66,65 @@ impl TokenStream {
         self.link.send(Command::Cancel(self.id));
     }
 
-    /// The finished request, once the stream has ended; `None` before, and if the engine itself failed.
+    /// The finished answer, of several the first, once the stream has ended; `None` before, and if the engine itself
+    /// failed.
     pub fn output(&self) -> Option<&Output> {
-        self.output.as_ref().filter(|_| self.error.is_none())
+        self.outputs().first()
     }
 
-    /// Waits for the end.
+    /// The finished answers in the order of their choice index, once the stream has ended.
+    pub fn outputs(&self) -> &[Output] {
+        if self.ended {
+            &self.outputs
+        } else {
+            &[]
+        }
+    }
+
+    /// Waits for the end; of several answers the first.
     ///
     /// # Errors
-    /// The request's own failure; [`Error::Unavailable`] if the engine failed.
-    pub fn into_output(mut self) -> Result<Output> {
+    /// The first failure of an answer; [`Error::Unavailable`] if the engine failed.
+    pub fn into_output(self) -> Result<Output> {
+        // `into_outputs` gives at least one.
+        self.into_outputs().map(|mut outputs| outputs.swap_remove(0))
+    }
+
+    /// Waits for the end of all answers, in the order of their choice index.
+    ///
+    /// # Errors
+    /// As [`into_output`](TokenStream::into_output).
+    pub fn into_outputs(mut self) -> Result<Vec<Output>> {
         for piece in &mut self {
             piece?;
         }
-        // Missing if the error was taken from the stream before.
-        self.output.take().ok_or_else(|| self.link.unavailable())
+        match std::mem::take(&mut self.outputs) {
+            // The engine's failure was taken from the stream before.
+            outputs if outputs.is_empty() => Err(self.link.unavailable()),
+            outputs => Ok(outputs),
+        }
     }
 
-    /// What an item means to the reader; a queue that ends without a last item had its engine die.
+    /// What an item means to the reader: something to yield, or `None` if there is nothing; `ended` says whether more
+    /// can come. A queue that ends without a last item had its engine die.
     fn accept(&mut self, item: Option<Item>) -> Option<Result<Piece>> {
         match item {
-            Some(Item::Piece(piece)) => return Some(Ok(piece)),
-            Some(Item::Finished(output, error)) => (self.output, self.error) = (Some(*output), error),
-            Some(Item::Lost(error)) => self.error = Some(error),
-            None => self.error = Some(self.link.unavailable()),
+            Some(Item::Piece(piece)) => Some(Ok(piece)),
+            Some(Item::Finished { output, error, remaining }) => {
+                self.outputs.push(*output);
+                self.outputs.sort_by_key(|output| output.choice);
+                self.ended = remaining == 0;
+                error.map(Err)
+            }
+            Some(Item::Lost(error)) => {
+                self.ended = true;
+                Some(Err(error))
+            }
+            None => {
+                self.ended = true;
+                Some(Err(self.link.unavailable()))
+            }
         }
-        self.ended = true;
-        self.error.take().map(Err)
     }
 }
 
@@ -97,11 +132,13 @@ impl Iterator for TokenStream {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Result<Piece>> {
-        if self.ended {
-            return None;
+        while !self.ended {
+            let item = self.items.recv();
+            if let Some(item) = self.accept(item) {
+                return Some(item);
+            }
         }
-        let item = self.items.recv();
-        self.accept(item)
+        None
     }
 }
 
@@ -109,10 +146,17 @@ impl Stream for TokenStream {
     type Item = Result<Piece>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Piece>>> {
-        if self.ended {
-            return Poll::Ready(None);
+        while !self.ended {
+            match self.items.poll_recv(context) {
+                Poll::Ready(item) => {
+                    if let Some(item) = self.accept(item) {
+                        return Poll::Ready(Some(item));
+                    }
+                }
+                Poll::Pending => return Poll::Pending,
+            }
         }
-        self.items.poll_recv(context).map(|item| self.accept(item))
+        Poll::Ready(None)
     }
 }
 

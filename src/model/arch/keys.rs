@@ -1,10 +1,10 @@
 //! Reading an architecture's keys: prefixes, defaults, and limits that keep later arithmetic in range.
 
-use super::super::rope::RopeSpec;
+use super::super::rope::{RopeSpec, Yarn};
 use super::super::spec::{DecoderSpec, LayerSpec};
-use crate::kernel::{Activation, KvShape, RopePairing};
+use crate::kernel::{Activation, KvShape};
 use crate::source::Metadata;
-use crate::weights::Weights;
+use crate::weights::{Conventions, Interleaved, Weights};
 use crate::{ModelError, Result};
 
 /// Limits far above every known model; a larger number is a broken file.
@@ -32,6 +32,10 @@ impl<'a> Keys<'a> {
             return Err(self.metadata.invalid(key, format!("an integer from 1 to {max}")).into());
         }
         Ok(value as usize)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.metadata.value(&self.key(name)).is_some()
     }
 
     pub(super) fn optional(&self, name: &str, max: u64) -> Result<Option<usize>> {
@@ -76,7 +80,7 @@ impl<'a> Keys<'a> {
 
     /// Which layers slide, from `attention.sliding_window_pattern`: an integer n (layer i slides unless
     /// `i mod n = n - 1`) or one bool per layer.
-    pub(super) fn sliding_pattern(&self, layers: usize, default: usize) -> Result<Vec<bool>> {
+    fn sliding_pattern(&self, layers: usize, default: usize) -> Result<Vec<bool>> {
         let key = self.key("attention.sliding_window_pattern");
         if let Some(crate::source::Value::Array(_)) = self.metadata.value(&key) {
             let pattern = self.metadata.bools(&key)?.unwrap_or_default();
@@ -117,14 +121,37 @@ impl<'a> Keys<'a> {
         match self.string("rope.scaling.type")? {
             Some("none") => Ok(rope),
             None | Some("linear") => Ok(rope.linear(factor)),
-            Some("yarn") => {
-                let context = self.required("context_length", MAX_CONTEXT)?;
-                let original = self.optional("rope.scaling.original_context_length", MAX_CONTEXT)?.unwrap_or(context);
-                let attention = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-                Ok(rope.yarn(base, factor, original as f64, attention))
+            Some("llama3") => {
+                let original = self.required("rope.scaling.original_context_length", MAX_CONTEXT)?;
+                let [low, high] = ["candlewick.rope.low_freq_factor", "candlewick.rope.high_freq_factor"];
+                let (Some(low), Some(high)) = (self.positive(low)?, self.positive(high)?) else {
+                    return Err(self.unsupported("rope scaling `llama3` without its two frequency factors"));
+                };
+                Ok(rope.llama3(factor, original as f64, low, high))
             }
+            Some("yarn") => Ok(rope.yarn(base, &self.yarn(factor)?)),
             Some(other) => Err(self.unsupported(format!("rope scaling `{other}`"))),
         }
+    }
+
+    /// GGUF's keys, and those of configurations that GGUF has none for.
+    fn yarn(&self, factor: f64) -> Result<Yarn> {
+        let context = self.required("context_length", MAX_CONTEXT)?;
+        let original = self.optional("rope.scaling.original_context_length", MAX_CONTEXT)?.unwrap_or(context);
+        let mscales = [self.positive("candlewick.rope.mscale")?, self.positive("candlewick.rope.mscale_all_dim")?];
+        let magnitude = match (self.positive("candlewick.rope.attention_factor")?, mscales) {
+            (Some(factor), _) => factor,
+            (None, [Some(mscale), Some(all)]) => Yarn::growth(factor, mscale) / Yarn::growth(factor, all),
+            _ => Yarn::growth(factor, 1.0),
+        };
+        Ok(Yarn {
+            factor,
+            original_context: original as f64,
+            beta_fast: self.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+            truncate: self.metadata.bool(&self.key("candlewick.rope.truncate"))?.unwrap_or(true),
+            magnitude: magnitude * self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
+        })
     }
 
     /// A pre-norm decoder with what all architectures share; the caller changes what differs.
@@ -172,15 +199,76 @@ impl<'a> Keys<'a> {
                 .map(|feed_forward| LayerSpec { window: None, rope: 0, feed_forward })
                 .collect(),
             ropes: vec![self.rope(weights, base, head_dim)?],
-            pairing: RopePairing::Halves,
-            activation: Activation::Silu,
-            attention_scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+            activation: self.activation()?.unwrap_or(Activation::Silu),
+            attention_scale: self.attention_scale(head_dim)?,
             attention_softcap: None,
             final_softcap: None,
             embedding_scale: None,
             qk_norm: false,
             post_norms: false,
+            conventions: Conventions {
+                norm_offset: self.float("candlewick.norm_offset")?.unwrap_or(0.0) as f32,
+                interleaved: None,
+            },
         })
+    }
+
+    /// Rows of q and k are stored in pairs, unless the source says otherwise.
+    pub(super) fn interleaved_rows(&self, spec: &mut DecoderSpec) -> Result<()> {
+        const KEY: &str = "candlewick.rotary_rows";
+        match self.string(KEY)? {
+            Some("halves") => return Ok(()),
+            Some(_) => return Err(self.metadata.invalid(&self.key(KEY), "`halves`, or no such key").into()),
+            None => {}
+        }
+        let head_dim = spec.kv.head_dim;
+        // All values of a head were permuted, so all must rotate.
+        if spec.ropes.iter().any(|rope| 2 * rope.frequencies.len() != head_dim) {
+            return Err(self.unsupported("a rotation of a part of each head"));
+        }
+        let rows = spec.query_width() + spec.kv_width();
+        spec.conventions.interleaved = Some(Interleaved { head_dim, rows });
+        Ok(())
+    }
+
+    pub(super) fn activation(&self) -> Result<Option<Activation>> {
+        const KEY: &str = "candlewick.activation";
+        match self.string(KEY)? {
+            None => Ok(None),
+            Some("silu") => Ok(Some(Activation::Silu)),
+            Some("gelu_tanh") => Ok(Some(Activation::GeluTanh)),
+            Some(_) => Err(self.metadata.invalid(&self.key(KEY), "`silu` or `gelu_tanh`").into()),
+        }
+    }
+
+    /// The factor on scores: the file's if it is above 0, else what the head's width implies.
+    fn attention_scale(&self, head_dim: usize) -> Result<f32> {
+        let given = self.float("attention.scale")?.filter(|&scale| scale > 0.0);
+        Ok(given.unwrap_or(1.0 / (head_dim as f64).sqrt()) as f32)
+    }
+
+    pub(super) fn softcap(&self, name: &str) -> Result<Option<f32>> {
+        Ok(self.float(name)?.filter(|&cap| cap > 0.0).map(|cap| cap as f32))
+    }
+
+    /// Gives the layers that slide their window; answers which. Without a pattern, layer i slides unless
+    /// `i mod default = default - 1`, where 0 means that all slide.
+    pub(super) fn windows(&self, spec: &mut DecoderSpec, default: usize) -> Result<Vec<usize>> {
+        let Some(window) = self.optional("attention.sliding_window", MAX_CONTEXT)? else { return Ok(Vec::new()) };
+        let pattern = self.sliding_pattern(spec.layers.len(), default)?;
+        let sliding: Vec<usize> = (0..spec.layers.len()).filter(|&layer| pattern[layer]).collect();
+        for &layer in &sliding {
+            spec.layers[layer].window = Some(window);
+        }
+        Ok(sliding)
+    }
+
+    /// [`windows`](Keys::windows) where the file lists the layers, none where it does not.
+    pub(super) fn listed_windows(&self, spec: &mut DecoderSpec) -> Result<()> {
+        if self.has("attention.sliding_window_pattern") {
+            self.windows(spec, 0)?;
+        }
+        Ok(())
     }
 
     /// A per-layer key that must be the same for all layers.

@@ -3,7 +3,9 @@
 mod gemma3;
 mod keys;
 mod llama;
+mod mistral;
 mod qwen2;
+mod qwen3;
 
 use super::spec::DecoderSpec;
 use crate::source::Metadata;
@@ -14,8 +16,13 @@ use keys::Keys;
 type Architecture = fn(&Keys<'_>, &mut Weights<'_>) -> Result<DecoderSpec>;
 
 /// Every architecture by its name in `general.architecture`.
-const ARCHITECTURES: &[(&str, Architecture)] =
-    &[("llama", llama::spec), ("qwen2", qwen2::spec), ("gemma3", gemma3::spec)];
+const ARCHITECTURES: &[(&str, Architecture)] = &[
+    ("llama", llama::spec),
+    ("mistral", mistral::spec),
+    ("qwen2", qwen2::spec),
+    ("qwen3", qwen3::spec),
+    ("gemma3", gemma3::spec),
+];
 
 /// The specification of the model that the metadata and tensors describe.
 pub(super) fn spec(metadata: &Metadata, weights: &mut Weights<'_>) -> Result<DecoderSpec> {

@@ -5,8 +5,8 @@
 //! GGUF specification, versions 2 and 3, little-endian. Must not know what any model key means, except for
 //! `general.alignment`.
 
-use super::file::PositionedFile;
 use super::reader::{Place, Reader, MAX_NAME_BYTES};
+use crate::source::file::PositionedFile;
 use crate::source::{shape_problem, shown, Array, Dtype, Metadata, TensorInfo, Value};
 use crate::{Result, SourceError};
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::file::PositionedFile;
+use crate::source::file::PositionedFile;
 use crate::source::shown;
 use crate::{Result, SourceError};
 

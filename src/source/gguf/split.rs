@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::file::PositionedFile;
 use super::header::{self, Header};
+use crate::source::file::PositionedFile;
 use crate::source::Metadata;
 use crate::{Result, SourceError};
 

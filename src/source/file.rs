@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::{Result, SourceError};
 
 /// An open regular file.
-pub(super) struct PositionedFile {
+pub(in crate::source) struct PositionedFile {
     file: File,
     path: PathBuf,
     name: String,
@@ -18,7 +18,7 @@ pub(super) struct PositionedFile {
 
 impl PositionedFile {
     /// Opens a regular file for reading.
-    pub(super) fn open(path: &Path) -> Result<PositionedFile> {
+    pub(in crate::source) fn open(path: &Path) -> Result<PositionedFile> {
         let io_error = |error| SourceError::Io { path: path.to_path_buf(), error };
         // Asked of the path first: opening a pipe would wait for its writer.
         let kind = std::fs::metadata(path).map_err(io_error)?;
@@ -35,17 +35,37 @@ impl PositionedFile {
     }
 
     /// The path, for messages.
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::source) fn name(&self) -> &str {
         &self.name
     }
 
     /// Bytes when it was opened.
-    pub(super) fn size(&self) -> u64 {
+    pub(in crate::source) fn size(&self) -> u64 {
         self.size
     }
 
+    /// All bytes of a small file.
+    ///
+    /// # Errors
+    /// More than `limit` bytes; a failed read.
+    pub(in crate::source) fn read_whole(&self, limit: u64) -> Result<Vec<u8>> {
+        if self.size > limit {
+            let what = "length of the file, in bytes".to_string();
+            let source_name = self.name.clone();
+            return Err(SourceError::LimitExceeded { source_name, what, found: self.size, limit }.into());
+        }
+        let mut bytes = vec![0; self.size as usize];
+        self.read_exact_at(&mut bytes, 0, || "the file".to_string())?;
+        Ok(bytes)
+    }
+
     /// Fills `buffer` from byte `offset`; `what` names the part in the error if the file has become shorter.
-    pub(super) fn read_exact_at(&self, buffer: &mut [u8], offset: u64, what: impl FnOnce() -> String) -> Result<()> {
+    pub(in crate::source) fn read_exact_at(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        what: impl FnOnce() -> String,
+    ) -> Result<()> {
         read_exact_at(&self.file, buffer, offset).map_err(|error| {
             if error.kind() == io::ErrorKind::UnexpectedEof {
                 return SourceError::Truncated {

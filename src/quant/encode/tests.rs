@@ -1,9 +1,9 @@
-//! Block writers against plain decoders and against blocks written by hand.
+//! Block writers against plain decoders, bounds of their errors, and blocks written by hand.
 
 use half::{bf16, f16};
 
-use super::super::weights::normal;
 use super::*;
+use crate::testing::{normal, quantize_blocks};
 
 fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
@@ -172,10 +172,4 @@ fn k_blocks_match_blocks_written_by_hand() {
     assert_eq!((b[10], b[9]), (15, 0));
     assert_eq!(b[16 + 32 + 3], 3 << 2);
     assert_eq!(b[80..82], f16::from_f32(2.0 / 15.0).to_le_bytes());
-}
-
-#[test]
-#[should_panic(expected = "no writer for IQ4_XS")]
-fn other_types_are_refused() {
-    quantize_blocks(Dtype::IQ4_XS, &[0.0; 256]);
 }

@@ -1,0 +1,15 @@
+//! Qwen3: as Llama, with a norm on each head of q and k before the rotation, and a head_dim of its own.
+//!
+//! Only checkpoints outside of GGUF may have windows, in the layers that they list.
+
+use super::super::spec::DecoderSpec;
+use super::keys::Keys;
+use crate::weights::Weights;
+use crate::Result;
+
+pub(super) fn spec(keys: &Keys<'_>, weights: &mut Weights<'_>) -> Result<DecoderSpec> {
+    let mut spec = keys.decoder(weights, 10_000.0)?;
+    keys.listed_windows(&mut spec)?;
+    spec.qk_norm = true;
+    Ok(spec)
+}
