@@ -16,7 +16,7 @@
 //!
 //! * **No runtime, no globals.** The core is synchronous: [`Engine::submit`] takes requests, [`Engine::step`] computes
 //!   one batch, [`Engine::generate`] drives both for one request. The library reads no environment variable and starts
-//!   no thread but the engine's compute threads.
+//!   no thread but the engine's compute threads, and one for the engine itself if [`Engine::spawn`] is called.
 //! * **Answers do not depend on how they were computed.** For one kernel level, precision and KV format, tokens and
 //!   log-probabilities are bitwise the same whatever runs beside the request, however its prompt is cut into steps
 //!   and however many threads compute.
@@ -48,6 +48,11 @@
 //! # }
 //! ```
 //!
+//! # From many threads and tasks
+//!
+//! [`Engine::spawn`] moves the engine to a thread and answers an [`EngineHandle`] that can be cloned and shared. Its
+//! requests give a [`TokenStream`]: an iterator for threads, a `futures_core::Stream` for tasks of any executor.
+//!
 //! # Rooms
 //!
 //! Data flows from the top down; a room uses only rooms above it.
@@ -60,7 +65,7 @@
 //! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
 //! | [`quant`] | how weights are kept and multiplied: trait [`quant::Quantizer`], requantization at load |
 //! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
-//! | [`stream`] | stop strings |
+//! | [`stream`] | stop strings, queues to readers |
 //! | [`engine`] | builder, requests, steps, events |
 //!
 //! Between them, and private: weights (packing), model (the decoder), schedule (who runs next).

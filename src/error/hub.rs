@@ -67,6 +67,12 @@ pub enum HubErrorKind {
         /// What is wrong with it.
         reason: String,
     },
+    /// The repository cannot be used as a model directory.
+    #[error("the repository is no model in the directory layout: {reason}")]
+    NoModel {
+        /// What is missing or damaged.
+        reason: String,
+    },
     /// The transfer ended early or brought too much; what arrived was removed.
     #[error("received {found} of {expected} bytes; what arrived was removed, so fetch again")]
     Incomplete {

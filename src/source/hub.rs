@@ -19,7 +19,8 @@ use crate::Result;
 /// A hub and a cache directory on this machine, which has the layout that other hub clients use, so one download
 /// serves them all.
 ///
-/// Calls block and have no time limit of their own.
+/// One file comes with [`fetch`](Hub::fetch), a model in the directory layout with
+/// [`fetch_directory`](Hub::fetch_directory). Calls block and have no time limit of their own.
 ///
 /// ```no_run
 /// use candlewick::source::Hub;
@@ -119,12 +120,15 @@ impl Hub {
     /// # Errors
     /// [`HubError`], with an empty file name.
     pub fn list(&self, repo: &str) -> Result<Vec<String>> {
-        let at = |kind| self.error(repo, "", kind);
-        self.check(repo).map_err(at)?;
-        let cache = self.cache().map_err(at)?;
-        let handle = self.api(&cache).map_err(at)?.repo(self.repo(repo));
-        let info = self.ask(|| handle.info()).map_err(at)?;
-        Ok(info.siblings.into_iter().map(|sibling| sibling.rfilename).collect())
+        let files = self.check(repo).and_then(|()| self.contents(repo)).map(|(_, files)| files);
+        files.map_err(|kind| self.error(repo, "", kind))
+    }
+
+    /// The commit that the revision means now, and its files.
+    fn contents(&self, repo: &str) -> Result<(String, Vec<String>), HubErrorKind> {
+        let handle = self.api(&self.cache()?)?.repo(self.repo(repo));
+        let info = self.ask(|| handle.info())?;
+        Ok((info.sha, info.siblings.into_iter().map(|sibling| sibling.rfilename).collect()))
     }
 
     fn download(
@@ -270,6 +274,9 @@ impl<F: FnMut(u64, u64)> Progress for Forward<F> {
 
     fn finish(&mut self) {}
 }
+
+#[path = "hub_directory.rs"]
+mod directory;
 
 #[cfg(test)]
 #[path = "hub_tests.rs"]

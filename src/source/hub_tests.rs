@@ -12,28 +12,28 @@ use crate::Error;
 type Answer = Arc<dyn Fn(&Request) -> Vec<u8> + Send + Sync>;
 
 /// A request's target and its authorization.
-type Seen = (String, Option<String>);
+pub(super) type Seen = (String, Option<String>);
 
-struct Request {
-    path: String,
+pub(super) struct Request {
+    pub(super) path: String,
     headers: HashMap<String, String>,
 }
 
 impl Request {
     /// First byte of a `bytes=N-` or `bytes=N-M` range, and whether it ends.
-    fn range(&self) -> Option<(usize, bool)> {
+    pub(super) fn range(&self) -> Option<(usize, bool)> {
         let (from, to) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((from.parse().ok()?, !to.is_empty()))
     }
 }
 
 /// A server whose thread ends with the test process.
-struct Server {
-    endpoint: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+pub(super) struct Server {
+    pub(super) endpoint: String,
+    pub(super) seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-fn serve(answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Server {
+pub(super) fn serve(answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -61,7 +61,7 @@ fn one_request(mut stream: TcpStream, answer: &Answer, log: &Mutex<Vec<(String, 
     stream.write_all(&answer(&Request { path, headers })).ok()
 }
 
-fn response(status: &str, headers: &[(&str, String)], body: &[u8]) -> Vec<u8> {
+pub(super) fn response(status: &str, headers: &[(&str, String)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("HTTP/1.1 {status}\r\nConnection: close\r\n");
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
@@ -88,10 +88,10 @@ fn file_response(request: &Request, body: &[u8]) -> Vec<u8> {
 }
 
 /// An empty folder of this test process, removed at the end.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(super) fn new() -> Folder {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("candlewick-hub-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -99,7 +99,7 @@ impl Folder {
         Folder(path)
     }
 
-    fn hub(&self, server: &Server) -> Hub {
+    pub(super) fn hub(&self, server: &Server) -> Hub {
         Hub::new(&self.0).endpoint(&server.endpoint)
     }
 
@@ -120,7 +120,7 @@ fn body() -> Vec<u8> {
     (0..100_000u32).map(|i| (i * 7 % 251) as u8).collect()
 }
 
-fn kind_of(error: Error) -> HubErrorKind {
+pub(super) fn kind_of(error: Error) -> HubErrorKind {
     match error {
         Error::Hub(error) => error.kind,
         other => panic!("not a hub error: {other}"),
@@ -237,6 +237,86 @@ fn a_truncated_body_is_an_error_and_leaves_no_file() {
     assert!(matches!(kind, HubErrorKind::Incomplete { expected: 100_000, found: 50_000 }), "{kind:?}");
     assert_eq!(folder.blobs(), Vec::<String>::new());
     assert!(folder.hub(&server).fetch("o/r", "m.gguf", |_, _| ()).is_err(), "a second try must not find it");
+}
+
+#[test]
+fn more_bytes_than_announced_are_an_error_and_leave_no_file() {
+    // A server that sends the rest of what it announced and then goes on.
+    let server = serve(|request| match request.range() {
+        Some((_, true)) => file_response(request, &body()),
+        _ => response("200 OK", &[], &[body(), vec![0; 7]].concat()),
+    });
+    let folder = Folder::new();
+    let kind = fetch_error(&server, &folder);
+    assert!(matches!(kind, HubErrorKind::Incomplete { expected: 100_000, found: 100_007 }), "{kind:?}");
+    assert_eq!(folder.blobs(), Vec::<String>::new());
+}
+
+#[test]
+fn a_server_that_cannot_resume_spoils_no_file() {
+    // It answers every range with the whole: appended to what was there, the size is wrong.
+    let server = serve(|request| match request.range() {
+        Some((_, true)) => file_response(request, &body()),
+        _ => response("200 OK", &[("Content-Length", "100000".to_string())], &body()),
+    });
+    let folder = Folder::new();
+    let blobs = folder.0.join("models--o--r/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join("abc123.part"), &body()[..40_000]).unwrap();
+    let kind = fetch_error(&server, &folder);
+    assert!(matches!(kind, HubErrorKind::Incomplete { expected: 100_000, found: 140_000 }), "{kind:?}");
+    let path = folder.hub(&server).fetch("o/r", "m.gguf", |_, _| ()).unwrap();
+    assert_eq!(fs::read(path).unwrap(), body());
+}
+
+#[test]
+fn a_filled_cache_needs_no_hub_at_all() {
+    let server = serve(|request| file_response(request, &body()));
+    let folder = Folder::new();
+    let path = folder.hub(&server).fetch("o/r", "m.gguf", |_, _| ()).unwrap();
+    // A listener that counts: not even a connection is opened.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let offline = Hub::new(&folder.0).endpoint(format!("http://{}", listener.local_addr().unwrap())).token("secret");
+    assert_eq!(offline.fetch("o/r", "m.gguf", |_, _| panic!("there is nothing to report")).unwrap(), path);
+    assert!(matches!(listener.accept(), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock));
+    // Opened, the file is all that is needed: the library has no other way to the network.
+    assert_eq!(fs::read(path).unwrap(), body());
+}
+
+#[test]
+fn a_revision_is_asked_for_and_kept_apart() {
+    let server = serve(|request| {
+        let (etag, commit) = match request.path.as_str() {
+            "/o/r/resolve/main/m.gguf" => ("new", "c2"),
+            "/o/r/resolve/v1.0/m.gguf" | "/o/r/resolve/c1/m.gguf" => ("old", "c1"),
+            _ => return response("404 Not Found", &[("Content-Length", "0".to_string())], b""),
+        };
+        let body = etag.as_bytes();
+        let (from, ends) = request.range().unwrap_or((0, false));
+        let part = &body[from..if ends { from + 1 } else { body.len() }];
+        let range = format!("bytes {from}-{}/{}", from + part.len() - 1, body.len());
+        let headers = [
+            ("ETag", etag.to_string()),
+            ("X-Repo-Commit", commit.to_string()),
+            ("Content-Range", range),
+            ("Content-Length", part.len().to_string()),
+        ];
+        response("206 Partial Content", &headers, part)
+    });
+    let folder = Folder::new();
+    let fetch = |revision: &str| folder.hub(&server).revision(revision).fetch("o/r", "m.gguf", |_, _| ());
+    let read = |revision: &str| fs::read_to_string(fetch(revision).unwrap()).unwrap();
+    assert_eq!(
+        (read("main"), read("v1.0"), read("c1"), read("main")),
+        ("new".into(), "old".into(), "old".into(), "new".into())
+    );
+    // Of one commit there is one file, by whatever name it was asked for.
+    assert_eq!(fetch("v1.0").unwrap(), fetch("c1").unwrap());
+    match kind_of(fetch("v9").unwrap_err()) {
+        HubErrorKind::NotFound { revision } => assert_eq!(revision, "v9"),
+        kind => panic!("{kind:?}"),
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The engine's thread: takes commands between steps, steps while there is work, passes events to their streams.
 //!
-//! Everything that may panic in foreign code is caught here or below; whatever happens, the senders of all streams are
-//! dropped when the thread ends, so that no reader waits for it.
+//! A panic that the engine did not catch itself ends the thread in order: every stream hears why. Whatever happens, the
+//! senders of all streams are dropped when the thread ends, so that no reader waits for it.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{mpsc, Arc, OnceLock};
@@ -73,10 +74,15 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
     /// The thread's life; answers the engine if it can still be used.
     pub(super) fn run(mut self) -> Option<Engine> {
         loop {
-            let life = match self.take_commands() {
+            let turn = AssertUnwindSafe(|| match self.take_commands() {
                 Life::Goes => self.advance(),
                 other => other,
-            };
+            });
+            // The engine catches what a request's own parts do; a panic that comes through leaves it half changed.
+            let life = catch_unwind(turn).unwrap_or_else(|panic| Life::Fails {
+                reason: format!("its thread panicked: {}", message(&*panic)),
+                panicked: true,
+            });
             match life {
                 Life::Goes => {}
                 Life::Closes => {
@@ -125,7 +131,10 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
                     self.streams.remove(&id);
                     self.engine.cancel(id);
                 }
-                Command::Inspect(look) => look(&self.engine),
+                Command::Inspect(look) => {
+                    // What it found may be dropped here, if nobody waits for it any more.
+                    let _ = catch_unwind(AssertUnwindSafe(|| look(&self.engine)));
+                }
                 Command::Close => self.closed = true,
                 Command::Shutdown => return Life::ShutsDown,
             }
@@ -135,8 +144,9 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
     fn submit(&mut self, request: Request, link: Arc<Link>, answer: &Sender<Result<TokenStream>>) {
         // Templates, samplers and the request's own values may be foreign code. Until a request is accepted, the
         // engine has not changed.
-        let submitted = catch_unwind(AssertUnwindSafe(|| self.engine.submit(request)))
-            .unwrap_or_else(|panic| Err(panicked("submit", &*panic)));
+        let submitted = catch_unwind(AssertUnwindSafe(|| self.engine.submit(request))).unwrap_or_else(|panic| {
+            Err(Error::Extension { room: "engine", name: "submit".to_string(), message: message(&*panic) })
+        });
         let stream = submitted.map(|id| {
             self.first.get_or_insert(id);
             let (sender, items) = channel();
@@ -148,11 +158,9 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
     }
 
     fn advance(&mut self) -> Life {
-        let Actor { engine, step, .. } = self;
-        match catch_unwind(AssertUnwindSafe(|| step(engine))) {
-            Ok(Ok(events)) => self.dispatch(events),
-            Ok(Err(error)) => return Life::Fails { reason: format!("a step failed: {error}"), panicked: false },
-            Err(panic) => return Life::Fails { reason: panicked("step", &*panic).to_string(), panicked: true },
+        match (self.step)(&mut self.engine) {
+            Ok(events) => self.dispatch(events),
+            Err(error) => return Life::Fails { reason: format!("a step failed: {error}"), panicked: false },
         }
         Life::Goes
     }
@@ -219,8 +227,8 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
     }
 }
 
-/// A panic as an error of the engine.
-fn panicked(what: &str, panic: &(dyn std::any::Any + Send)) -> Error {
+/// The words of a panic.
+fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    Error::Extension { room: "engine", name: what.to_string(), message: text.unwrap_or("no message").to_string() }
+    text.unwrap_or("no message").to_string()
 }
