@@ -63,29 +63,29 @@ impl SamplerSession for NoRepeatSession {
 
 // The sampler ends here.
 
+/// Tokens of a sequence that must not repeat.
+const N: usize = 4;
+
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let sampler = || NoRepeat { n: N, chain: Chain::new() };
     let configurations = [
         SamplingParams::new().with_temperature(0.8).with_top_k(40).with_top_p(0.95),
         SamplingParams::new().with_temperature(1.0).with_mirostat_tau(3.0),
     ];
-    check_sampler(&NoRepeat { n: 2, chain: Chain::new() }, &configurations)?;
+    check_sampler(&sampler(), &configurations)?;
     println!("conformance suite: passed");
 
     let mut engine = Engine::builder(TinyModel::llama().build()?).threads(1).build()?;
-    let request = || Request::prompt("Once upon a time").max_tokens(48).ignore_eos(true);
+    let request = || Request::prompt("Once upon a time").max_tokens(96).ignore_eos(true);
     let repeats = |tokens: &[TokenId]| {
-        let pairs: Vec<&[TokenId]> = tokens.windows(2).collect();
-        (0..pairs.len()).filter(|&at| pairs[..at].contains(&pairs[at])).count()
+        let sequences: Vec<&[TokenId]> = tokens.windows(N).collect();
+        (0..sequences.len()).filter(|&at| sequences[..at].contains(&sequences[at])).count()
     };
-    let plain = engine.complete(request())?;
-    let varied = engine.complete(request().sampler(NoRepeat { n: 2, chain: Chain::new() }))?;
-    println!(
-        "pairs of tokens that repeat: {} without it, {} with it",
-        repeats(&plain.token_ids),
-        repeats(&varied.token_ids)
-    );
-    if repeats(&varied.token_ids) > 0 {
-        return Err("a pair of tokens appears twice".into());
+    let (plain, varied) = (engine.complete(request())?, engine.complete(request().sampler(sampler()))?);
+    let (without, with) = (repeats(&plain.token_ids), repeats(&varied.token_ids));
+    println!("sequences of {N} tokens that repeat: {without} without it, {with} with it");
+    if with > 0 {
+        return Err("a sequence of tokens appears twice".into());
     }
     Ok(())
 }

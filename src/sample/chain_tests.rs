@@ -414,3 +414,31 @@ fn draws_of_a_chain_follow_its_distribution() {
         .sum();
     assert!(chi < 13.8, "{chi}");
 }
+
+/// The least of several times, so that whatever else runs here does not count. The bounds are far above what it takes.
+#[test]
+fn a_large_vocabulary_is_sampled_fast() {
+    let logits: Vec<f32> = crate::testing::normal(3, "row", 262_144).iter().map(|x| 3.0 * x).collect();
+    let measure = |name: &str, params: SamplingParams, most: u128| {
+        let mut session = Chain::new().open(&params).unwrap();
+        let mut out = Distribution::new();
+        let history: Vec<TokenId> = (0..2000).map(|i| i * i % 977).collect();
+        let times = (0..15).map(|_| {
+            let mut row = logits.clone();
+            let start = std::time::Instant::now();
+            session.distribution(&context(&history, &[]), &mut row, &mut out).unwrap();
+            start.elapsed().as_micros()
+        });
+        let least = times.min().unwrap();
+        println!("{name}: {least} microseconds, {} candidates", out.candidates().len());
+        assert!(least < most, "{name}: {least} microseconds");
+    };
+    let usual = || at_one().with_top_k(40).with_top_p(0.95);
+    measure("greedy", SamplingParams::new(), 10_000);
+    measure("top-k, top-p", usual(), 10_000);
+    measure("top-k, top-p, penalties, DRY", usual().with_repetition_penalty(1.1).with_dry_multiplier(0.8), 20_000);
+    measure("min-p", at_one().with_min_p(0.05), 10_000);
+    measure("top-n-sigma", at_one().with_top_n_sigma(1.0), 20_000);
+    measure("top-p", at_one().with_top_p(0.95), 200_000);
+    measure("typical", at_one().with_typical_p(0.95), 400_000);
+}

@@ -15,7 +15,7 @@ pub(super) fn probes() -> Vec<Probe> {
     type Change = fn(SamplingParams) -> SamplingParams;
     let none: Change = |p| p;
     let with_penalties: Change = |p| p.with_repetition_penalty(1.5);
-    let with_dry: Change = |p| p.with_dry_multiplier(1.0);
+    let with_dry: Change = |p| p.with_dry_multiplier(1.0).with_dry_allowed_length(1);
     let list: [(&'static str, Change, Change); 22] = [
         ("temperature", none, |p| p.with_temperature(2.0)),
         ("dynamic_temperature_range", none, |p| p.with_dynamic_temperature_range(0.5)),
@@ -37,9 +37,9 @@ pub(super) fn probes() -> Vec<Probe> {
         ("penalty_window", with_penalties, |p| p.with_penalty_window(2)),
         ("dry_multiplier", none, with_dry),
         ("dry_base", with_dry, |p| p.with_dry_base(1.1)),
-        ("dry_allowed_length", with_dry, |p| p.with_dry_allowed_length(4)),
+        ("dry_allowed_length", with_dry, |p| p.with_dry_allowed_length(2)),
         ("dry_window", with_dry, |p| p.with_dry_window(9)),
-        ("dry_breaker_ids", with_dry, |p| p.with_dry_breaker_ids(vec![vec![3]])),
+        ("dry_breaker_ids", with_dry, |p| p.with_dry_breaker_ids(vec![vec![2]])),
         ("logit_bias", none, |p| p.with_logit_bias(7, 3.0)),
         ("mirostat_tau", none, |p| p.with_mirostat_tau(1.5)),
         ("mirostat_eta", |p| p.with_mirostat_tau(1.5), |p| p.with_mirostat_eta(1.0)),

@@ -283,23 +283,28 @@ fn check_parameters(sampler: &dyn Sampler) -> Result<(), String> {
     Ok(())
 }
 
-/// Distributions over a text that repeats itself, with logits that are neither flat nor peaked.
+/// Prompts and what follows them whatever is drawn: one text repeats long stretches, the other only pairs of tokens.
+const TEXTS: [(&[TokenId], &[TokenId]); 2] = [
+    (&[1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 8, 9, 1, 2, 3, 4, 5, 6], &[7, 1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6]),
+    (&[1, 2, 3, 10, 1, 2, 5, 11, 12, 13, 1, 2], &[6, 14, 1, 2, 7, 15, 1, 2, 8, 16, 1, 2, 9, 17]),
+];
+
+/// Distributions along these texts, with logits that are neither flat nor peaked.
 fn scene(sampler: &dyn Sampler, params: &SamplingParams) -> Result<Vec<Distribution>, String> {
     const VOCAB: usize = 48;
-    let session = Subject { sampler, params }.open()?;
-    let prompt = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 8].to_vec();
-    let generated = [9, 1, 2, 3, 4, 5, 6].to_vec();
-    let mut walk = Walk { session, vocab: VOCAB, seed: 5, prompt, generated };
     let logits = |at: u64| (0..VOCAB as u64).map(move |token| ((token * 29 + at * 11) % 48) as f32 / 12.0 - 2.0);
     let mut found = Vec::new();
-    for at in 0..24 {
-        let out = walk.valid_distribution(&logits(at).collect::<Vec<_>>())?;
-        let token = draw(&out, &walk.noise()).map_err(|error| error.to_string())?;
-        let session = &mut walk.session;
-        guarded("`observe`", || session.observe(token))?;
-        // The text repeats itself whatever is drawn.
-        walk.generated.push([7, 1, 2, 3, 4, 5, 6][at as usize % 7]);
-        found.push(out);
+    for (prompt, follows) in TEXTS {
+        let session = Subject { sampler, params }.open()?;
+        let mut walk = Walk { session, vocab: VOCAB, seed: 5, prompt: prompt.to_vec(), generated: Vec::new() };
+        for (at, next) in follows.iter().enumerate() {
+            let out = walk.valid_distribution(&logits(at as u64).collect::<Vec<_>>())?;
+            let token = draw(&out, &walk.noise()).map_err(|error| error.to_string())?;
+            let session = &mut walk.session;
+            guarded("`observe`", || session.observe(token))?;
+            walk.generated.push(*next);
+            found.push(out);
+        }
     }
     Ok(found)
 }

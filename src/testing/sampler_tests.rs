@@ -221,7 +221,7 @@ fn broken_samplers_are_caught() {
         (Fault::WrongError, "RequestError"),
         (Fault::Impure, "asked twice"),
         (Fault::RemembersQuestions, "asked twice"),
-        (Fault::SharedState, "asked twice"),
+        (Fault::SharedState, "second session"),
         (Fault::Halves, "sum to 0.5"),
         (Fault::Masked, "forbidden token"),
         (Fault::Twice, "stands twice"),
