@@ -5,7 +5,7 @@ mod support;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use candlewick::sample::{LogProbs, TokenLogProb};
+use candlewick::sample::{LogProbs, LogprobsMode, TokenLogProb};
 use candlewick::{Message, Output, Request};
 use serde_json::{json, Value};
 use support::args::Args;
@@ -19,10 +19,25 @@ fn main() -> ExitCode {
 fn generate(args: &Args) -> Result {
     let request = request(args)?;
     let (mut engine, _) = open(args, Needs::default())?;
+    let several = args.is_given("n");
     if args.switch("json") {
-        return print_json(&report(&engine.complete(request)?));
+        let outputs = engine.complete_all(request)?;
+        let mut reports = outputs.iter().map(report);
+        let mut first = reports.next().ok_or("the request ended without a report")?;
+        if several {
+            // The first answer stays where it is without --n.
+            first["choices"] = outputs.iter().map(report).collect();
+        }
+        return print_json(&first);
     }
     let mut out = io::stdout().lock();
+    if several {
+        for output in engine.complete_all(request)? {
+            writeln!(out, "[{}] {}", output.choice, output.text)?;
+            eprintln!("[{}] {}", output.choice, figures(&output.usage));
+        }
+        return Ok(());
+    }
     let output = stream(&mut engine, request, &mut out)?;
     writeln!(out)?;
     eprintln!("{}", figures(&output.usage));
@@ -55,6 +70,23 @@ fn request(args: &Args) -> Result<Request> {
     if let Some(top) = args.number("logprobs", 0..=1024)? {
         request = request.logprobs(top);
     }
+    let modes = [("raw", LogprobsMode::Raw), ("processed", LogprobsMode::Processed)];
+    if let Some(mode) = args.choice("logprobs-mode", &modes)? {
+        request = request.logprobs_mode(mode);
+    }
+    if let Some(top) = args.number("prompt-logprobs", 0..=1024)? {
+        request = request.prompt_logprobs(top);
+    }
+    if let Some(n) = args.number("n", 1..=1 << 16)? {
+        request = request.n(n);
+    }
+    if let Some(tokens) = args.number("min-tokens", 0..=1 << 24)? {
+        request = request.min_tokens(tokens);
+    }
+    for text in args.texts("stop")? {
+        request = request.stop(text);
+    }
+    request = request.echo(args.switch("echo"));
     Ok(request)
 }
 
@@ -64,13 +96,17 @@ fn report(output: &Output) -> Value {
         let top: Vec<Value> = of.top.iter().map(entry).collect();
         json!({ "token": of.chosen.token, "logprob": of.chosen.log_prob, "top": top })
     };
-    let logprobs = output.logprobs.as_ref().map(|tokens| tokens.iter().map(with_top).collect::<Vec<_>>());
+    let all = |entries: &Option<Vec<LogProbs>>| {
+        entries.as_ref().map(|tokens| tokens.iter().map(with_top).collect::<Vec<_>>())
+    };
     json!({
         "text": output.text,
         "token_ids": output.token_ids,
         "prompt_ids": output.prompt_ids,
         "finish_reason": output.finish_reason.as_str(),
-        "logprobs": logprobs,
+        "logprobs": all(&output.logprobs),
+        "prompt_logprobs": all(&output.prompt_logprobs),
+        "seed": output.seed,
         "usage": usage_json(&output.usage),
     })
 }

@@ -18,6 +18,8 @@ pub(crate) struct Flag {
     pub(crate) long: &'static str,
     pub(crate) short: Option<char>,
     pub(crate) value: Option<&'static str>,
+    /// Whether it may be given several times.
+    pub(crate) repeats: bool,
     pub(crate) help: &'static str,
 }
 
@@ -74,7 +76,7 @@ pub(crate) fn parse(
                 other => return Err(other.unexpected().to_string()),
             }
         };
-        if args.is_given(flag.long) {
+        if args.is_given(flag.long) && !flag.repeats {
             return Err(format!("--{} is given twice", flag.long));
         }
         if flag.value.is_some() {
@@ -137,6 +139,13 @@ impl Args {
         self.declared(long)
             .map(|v| v.to_str().ok_or_else(|| format!("--{long}: {v:?} is not valid UTF-8").into()))
             .transpose()
+    }
+
+    /// All values of a flag that may be given several times, in order.
+    pub(crate) fn texts(&self, long: &'static str) -> Result<Vec<&str>> {
+        debug_assert!(self.command.flags.iter().any(|f| f.long == long && f.repeats), "undeclared --{long}");
+        let given = self.values.iter().filter(|(name, _)| *name == long);
+        given.map(|(_, v)| v.to_str().ok_or_else(|| format!("--{long}: {v:?} is not valid UTF-8").into())).collect()
     }
 
     /// A path value; any bytes that the system allows.

@@ -19,15 +19,15 @@ pub(crate) const BENCH_DECODE: usize = 64;
 pub(crate) const BENCH_REPETITIONS: usize = 3;
 
 const fn flag(long: &'static str, value: &'static str, help: &'static str) -> Flag {
-    Flag { long, short: None, value: Some(value), help }
+    Flag { long, short: None, value: Some(value), repeats: false, help }
 }
 
 const fn short(long: &'static str, short: char, value: &'static str, help: &'static str) -> Flag {
-    Flag { long, short: Some(short), value: Some(value), help }
+    Flag { long, short: Some(short), value: Some(value), repeats: false, help }
 }
 
 const fn switch(long: &'static str, help: &'static str) -> Flag {
-    Flag { long, short: None, value: None, help }
+    Flag { long, short: None, value: None, repeats: false, help }
 }
 
 const MODEL: Flag = flag(
@@ -121,11 +121,25 @@ pub(crate) static GENERATE: Command = Command {
         sampling::MIROSTAT_TAU,
         sampling::MIROSTAT_ETA,
         SEED,
+        flag("n", "N", "Answers to the prompt [default: 1]"),
+        Flag {
+            long: "stop",
+            short: None,
+            value: Some("S"),
+            repeats: true,
+            help: "End before this text; may be given several times",
+        },
         switch("ignore-eos", "Generate on after an end token"),
+        flag("min-tokens", "N", "No end token before so many tokens [default: 0]"),
+        switch("echo", "Begin the text with the prompt's"),
+        flag("draft", "ngram|none", "Guess tokens ahead; changes the speed only [default: none]"),
+        flag("draft-tokens", "N", "Tokens of a guess at most [default: 8]"),
         KV,
         PRECISION,
         QUANTIZE,
         flag("logprobs", "K", "Log-probabilities of each token and of the K likeliest [default: off]"),
+        flag("logprobs-mode", "raw|processed", "The model's own, or those of the draw [default: raw]"),
+        flag("prompt-logprobs", "K", "The same for the prompt's tokens, the model's own [default: off]"),
         THREADS,
         JSON,
     ],

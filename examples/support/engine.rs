@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use candlewick::draft::Ngram;
 use candlewick::quant::Requantize;
 use candlewick::source::{Gguf, Safetensors, WeightSource};
 use candlewick::{Engine, KernelLevel, KvFormat, Output, Precision, Request, Usage};
@@ -70,6 +71,18 @@ pub(crate) fn build(args: &Args, source: Box<dyn WeightSource>, needs: Needs) ->
         let levels: Vec<_> = KernelLevel::ALL.iter().map(|level| (level.as_str(), *level)).collect();
         if let Some(level) = args.choice("kernel", &levels)? {
             builder = builder.kernel_level(level);
+        }
+    }
+    if args.takes("draft") {
+        let drafts = args.choice("draft", &[("ngram", true), ("none", false)])?.unwrap_or(false);
+        let length = args.number("draft-tokens", 1..=64)?;
+        if drafts {
+            builder = builder.drafter(Ngram::default());
+        } else if length.is_some() {
+            return Err("--draft-tokens needs --draft ngram".into());
+        }
+        if let Some(length) = length {
+            builder = builder.draft_tokens(length);
         }
     }
     if let Some(sequences) = needs.sequences {

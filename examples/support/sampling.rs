@@ -6,7 +6,7 @@ use super::args::{Args, Flag};
 use super::Result;
 
 const fn flag(long: &'static str, value: &'static str, help: &'static str) -> Flag {
-    Flag { long, short: None, value: Some(value), help }
+    Flag { long, short: None, value: Some(value), repeats: false, help }
 }
 
 pub(crate) const TEMPERATURE: Flag = flag("temperature", "T", "0 takes the likeliest token [default: 0]");
