@@ -185,7 +185,7 @@ fn a_matrix_that_fails_ends_the_requests_of_its_step_and_nothing_else() {
         flag.store(true, Ordering::Relaxed);
         let mut ended = Vec::new();
         for event in engine.step().unwrap() {
-            if let Event::Finished { id, output, error: Some(error) } = event {
+            if let Event::Finished { id, output, error: Some(error), .. } = event {
                 assert_eq!((output.finish_reason, output.token_ids.len()), (FinishReason::Error, 1));
                 assert!(matches!(error, Error::Matmul(_)), "{error:?}");
                 let text = error.to_string();
