@@ -257,6 +257,17 @@ fn a_model_that_cannot_be_meant_is_refused_at_once() {
 }
 
 #[test]
+fn a_directory_with_a_configuration_is_a_model() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/stories260k");
+    for (name, tensors) in [("hf", 47), ("model.gguf", 48)] {
+        let path = path.join(name);
+        let found = support::fetch::resolve(path.to_str()).unwrap();
+        let source = support::engine::open_source(&found).unwrap();
+        assert_eq!((found, source.tensors().len()), (path, tensors));
+    }
+}
+
+#[test]
 fn the_catalog_is_consistent() {
     for model in &catalog::ALL {
         assert_eq!(catalog::by_name(model.name).unwrap().file, model.file);

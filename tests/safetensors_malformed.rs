@@ -6,9 +6,10 @@ mod temp_dir;
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
-use candlewick::source::{Dtype, Safetensors, WeightSource};
-use candlewick::testing::{check_weight_source, safetensors_bytes};
+use candlewick::source::{Dtype, Memory, Safetensors, WeightSource};
+use candlewick::testing::{check_weight_source, safetensors_bytes, TinyModel};
 use candlewick::{Engine, Error, ModelError, SourceError};
 use checkpoint::{logits, with_vocabulary, Checkpoint};
 use counting::measured;
@@ -250,14 +251,15 @@ fn a_type_that_does_not_run_is_named_when_it_is_used() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn damaged_headers_do_no_harm(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..6),
         digits in prop::option::of((any::<prop::sample::Index>(), "[0-9,\\[\\]{}\":\\\\]{1,20}")),
     ) {
-        let mut bytes = small_model();
+        static MODEL: LazyLock<Vec<u8>> = LazyLock::new(small_model);
+        let mut bytes = MODEL.clone();
         let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         for (index, bit) in flips {
             bytes[index.index(header)] ^= 1 << bit;
@@ -418,9 +420,9 @@ fn biases_and_heads_that_the_configuration_promises_are_missed() {
 /// Whatever config.json says, the model is refused with a reason or runs.
 fn refused_or_runs(directory: &TempDir, config: &Value) -> Option<String> {
     directory.write("config.json", config.to_string().as_bytes());
-    let vocabulary = candlewick::testing::TinyModel::llama().build().unwrap();
+    static VOCABULARY: LazyLock<Memory> = LazyLock::new(|| TinyModel::llama().build().unwrap());
     let build = || {
-        let source = with_vocabulary(Safetensors::open(directory.path())?, vocabulary.metadata());
+        let source = with_vocabulary(Safetensors::open(directory.path())?, VOCABULARY.metadata());
         Engine::builder(source).threads(1).max_sequences(1).build()
     };
     match build() {

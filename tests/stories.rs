@@ -1,13 +1,10 @@
 //! One trained model as a GGUF file and as a Hugging Face directory: the same answers, bit for bit.
 
-mod checkpoint;
-
 use std::path::{Path, PathBuf};
 
 use candlewick::source::{Dtype, Gguf, Memory, Safetensors};
 use candlewick::testing::{check_weight_source, normal, TinyModel};
-use candlewick::{Engine, KvFormat, Precision, Request, TokenId, WeightSource};
-use checkpoint::with_vocabulary;
+use candlewick::{EncodeOptions, Engine, KvFormat, Precision, Request, TokenId, WeightSource};
 
 const TEXT: &str =
     ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.";
@@ -28,11 +25,8 @@ fn engine(source: impl WeightSource, precision: Precision) -> Engine {
     Engine::builder(source).precision(precision).threads(1).build().unwrap()
 }
 
-/// The file's tokenizer on the directory's weights: what the weights give is compared id by id.
 fn engines(precision: Precision) -> [Engine; 2] {
-    let file = gguf();
-    let directory = with_vocabulary(directory(), file.metadata());
-    [engine(file, precision), engine(directory, precision)]
+    [engine(gguf(), precision), engine(directory(), precision)]
 }
 
 fn prompts() -> Vec<Vec<TokenId>> {
@@ -56,15 +50,30 @@ fn both_sources_give_the_same_logits_bit_for_bit() {
 
 #[test]
 fn both_sources_tell_the_known_story() {
-    let [file, directory] = engines(Precision::F32);
-    for mut engine in [file, directory] {
+    let outputs = engines(Precision::F32).map(|mut engine| {
         let output = engine.complete(Request::prompt("Once upon a time").max_tokens(60)).unwrap();
         assert!(output.text.starts_with(TEXT), "{}", output.text);
-    }
+        output
+    });
+    assert_eq!(outputs[0].token_ids, outputs[1].token_ids);
+    assert_eq!(outputs[0].text, outputs[1].text);
     // Half the memory for keys and values, the same beginning.
     let mut engine = Engine::builder(gguf()).kv_format(KvFormat::Bf16).threads(1).build().unwrap();
     let output = engine.complete(Request::prompt("Once upon a time").max_tokens(20)).unwrap();
     assert!(output.text.starts_with(&TEXT[..30]), "{}", output.text);
+}
+
+/// The file says that 1 ends a text, the directory says 2: each is taken at its word.
+#[test]
+fn each_source_ends_where_it_says() {
+    let [file, directory] = engines(Precision::F32);
+    assert_eq!((file.tokenizer().eos(), directory.tokenizer().eos()), (Some(1), Some(2)));
+    assert!(file.tokenizer().is_end_of_generation(1) && !directory.tokenizer().is_end_of_generation(1));
+    assert!(directory.tokenizer().is_end_of_generation(2));
+    for text in ["Once upon a time", "", "  Lily's \u{e9}t\u{e9}\n"] {
+        let [a, b] = [&file, &directory].map(|e| e.tokenizer().encode(text, EncodeOptions::DOCUMENT).unwrap());
+        assert_eq!(a, b, "{text}");
+    }
 }
 
 #[test]

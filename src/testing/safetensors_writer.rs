@@ -30,7 +30,7 @@ pub fn safetensors_bytes(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
     }
     header.push('}');
     // The data begin at a multiple of eight.
-    while header.len() % 8 != 0 {
+    while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
     let mut out = (header.len() as u64).to_le_bytes().to_vec();
