@@ -211,6 +211,10 @@ fn roles_and_flags_come_from_the_file_and_its_neighbours() {
     assert!(!tokenizer.is_end_of_generation(99_999));
     let ids = tokenizer.encode("the", EncodeOptions::DOCUMENT).unwrap();
     assert_eq!(ids[0], bos);
+    // Files without an unknown token of their own name an end token: it stays one.
+    metadata.insert("candlewick.tokenizer.unk_token", Value::from("<|im_end|>"));
+    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+    assert!(tokenizer.is_end_of_generation(tokenizer.token_id("<|im_end|>").unwrap()));
     // Of a GGUF file that has both, the keys that go with the weights count.
     metadata.insert("tokenizer.ggml.model", Value::from("no such model"));
     assert!(Tokenizer::from_metadata(&metadata).unwrap_err().to_string().contains("no such model"));

@@ -173,7 +173,8 @@ impl File {
             }
         }
         let unknown = self.unknown(&entries)?;
-        if let Some(id) = unknown {
+        // Where text that has no token would become the end of the text, it has to be an error instead.
+        if let Some(id) = unknown.filter(|&id| !looks_like_control(&texts[id as usize])) {
             kinds[id as usize] = TokenKind::Unknown;
         }
         Ok((Vocabulary::new(&texts, kinds, true), unknown))
