@@ -41,6 +41,8 @@ pub(crate) struct Bpe {
     /// Byte-level: the symbol of each byte. Otherwise: the `<0xXX>` token of each byte.
     bytes: Vec<u32>,
     unknown: Unknown,
+    /// Whether user-defined tokens are entries of this model too; else they only occur where they were cut out of text.
+    takes_user_defined: bool,
     vocabulary_size: u32,
 }
 
@@ -91,6 +93,7 @@ impl Bpe {
             Splitter::new(family.rules)?,
             family.writing,
             family.ignore_merges,
+            true,
             unknown,
         );
         match metadata.strings(MERGES)? {
@@ -107,6 +110,7 @@ impl Bpe {
         splitter: Splitter,
         writing: Writing,
         ignore_merges: bool,
+        takes_user_defined: bool,
         unknown: Unknown,
     ) -> Bpe {
         let mut bpe = Bpe {
@@ -117,6 +121,7 @@ impl Bpe {
             extra: HashMap::new(),
             bytes: Vec::new(),
             unknown,
+            takes_user_defined,
             vocabulary_size: vocabulary.len() as u32,
         };
         bpe.bytes = (0..=255)
@@ -160,7 +165,7 @@ impl Bpe {
             joined.push_str(left);
             joined.push_str(right);
             // Text must not turn into a control token, whatever the list says.
-            if vocabulary.id(&joined).is_some() && vocabulary.plain_id(&joined).is_none() {
+            if vocabulary.id(&joined).is_some() && self.entry(vocabulary, &joined).is_none() {
                 continue;
             }
             let pair = (self.intern(vocabulary, left), self.intern(vocabulary, right));
@@ -196,7 +201,12 @@ impl Bpe {
     }
 
     fn symbol(&self, vocabulary: &Vocabulary, text: &str) -> Option<u32> {
-        vocabulary.plain_id(text).or_else(|| self.extra.get(text).copied())
+        self.entry(vocabulary, text).or_else(|| self.extra.get(text).copied())
+    }
+
+    fn entry(&self, vocabulary: &Vocabulary, text: &str) -> Option<TokenId> {
+        let is_entry = |id: &TokenId| self.takes_user_defined || vocabulary.kind(*id) != Some(TokenKind::UserDefined);
+        vocabulary.plain_id(text).filter(is_entry)
     }
 
     /// Appends the tokens of `text`, which holds no special tokens.
@@ -231,7 +241,7 @@ impl Bpe {
         out: &mut Vec<TokenId>,
     ) -> Result<()> {
         if self.ignore_merges && piece.len() <= vocabulary.longest() {
-            if let Some(id) = vocabulary.plain_id(self.write(piece, &mut scratch.written)) {
+            if let Some(id) = self.entry(vocabulary, self.write(piece, &mut scratch.written)) {
                 out.push(id);
                 return Ok(());
             }

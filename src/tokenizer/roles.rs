@@ -62,10 +62,11 @@ impl Roles {
         let mut named = |name: &str| -> Result<Option<TokenId>> {
             let text = metadata.string(&format!("candlewick.tokenizer.{name}_token"))?;
             let id = text.and_then(|text| vocabulary.id(text));
-            let kind = if name == "unk" { TokenKind::Unknown } else { TokenKind::Control };
-            // Some files pad with the unknown token; it still stands for unknown text.
-            let id_to_set = id.filter(|&id| name != "pad" || vocabulary.kind(id) != Some(TokenKind::Unknown));
-            id_to_set.into_iter().for_each(|id| vocabulary.set_kind(id, kind));
+            // The unknown token stays what the vocabulary says, also where a file pads with it.
+            let is_unknown = |id: TokenId| vocabulary.kind(id) == Some(TokenKind::Unknown);
+            if let Some(id) = id.filter(|&id| name != "unk" && (name != "pad" || !is_unknown(id))) {
+                vocabulary.set_kind(id, TokenKind::Control);
+            }
             Ok(id)
         };
         let named_unknown = named("unk")?;

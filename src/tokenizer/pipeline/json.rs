@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::linear::{kind, steps};
 use crate::tokenizer::vocabulary::{parse_byte, TokenKind, Vocabulary};
 use crate::{Result, TokenId, TokenizerError};
 
@@ -148,7 +149,10 @@ impl File {
         }
         let mut texts = vec![String::new(); largest as usize + 1];
         let mut kinds = vec![TokenKind::Unused; texts.len()];
-        let byte_fallback = self.model_flag("byte_fallback")?;
+        // Decoders turn such entries into bytes whether the model makes them or not.
+        let decodes_bytes = steps(self.part("decoder"), "decoders").unwrap_or_default();
+        let byte_fallback =
+            self.model_flag("byte_fallback")? || decodes_bytes.iter().any(|step| kind(step) == "ByteFallback");
         for &(text, id) in &entries {
             let slot = &mut texts[id as usize];
             if !slot.is_empty() && slot != text {
@@ -169,7 +173,8 @@ impl File {
             }
         }
         let unknown = self.unknown(&entries)?;
-        if let Some(id) = unknown {
+        // Where text that has no token would become the end of the text, it has to be an error instead.
+        if let Some(id) = unknown.filter(|&id| !looks_like_control(&texts[id as usize])) {
             kinds[id as usize] = TokenKind::Unknown;
         }
         Ok((Vocabulary::new(&texts, kinds, true), unknown))

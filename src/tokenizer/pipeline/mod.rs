@@ -249,7 +249,8 @@ fn bpe(
         Some(id) => Unknown::PerCharacter(id),
     };
     let merges = file.merges()?;
-    let mut bpe = Bpe::without_merges(vocabulary, splitter, writing, file.model_flag("ignore_merges")?, unknown);
+    let ignore_merges = file.model_flag("ignore_merges")?;
+    let mut bpe = Bpe::without_merges(vocabulary, splitter, writing, ignore_merges, false, unknown);
     if writing != Writing::ByteLevel && !file.model_flag("byte_fallback")? {
         bpe.forget_bytes();
     }
