@@ -38,6 +38,9 @@ const SEED: Flag = flag("seed", "N", "Seed of the draws [default: drawn from the
 const PRECISION: Flag = flag("precision", "int8|f32", "Activations of matrix products [default: int8]");
 const KV: Flag = flag("kv", "f32|f16|bf16", "Format of keys and values [default: bf16, f32 with --precision f32]");
 
+const WINDOW: Flag = flag("window", "N", "Keep only the sinks and the last N tokens [default: keep all]");
+const SINKS: Flag = flag("sinks", "N", "First tokens that --window keeps [default: 4]");
+
 /// `chat`.
 pub(crate) static CHAT: Command = Command {
     name: "chat",
@@ -76,6 +79,8 @@ pub(crate) static GENERATE: Command = Command {
         SEED,
         switch("ignore-eos", "Generate on after an end token"),
         KV,
+        WINDOW,
+        SINKS,
         PRECISION,
         flag("logprobs", "K", "Log-probabilities of each token and of the K likeliest [default: off]"),
         THREADS,
@@ -109,6 +114,8 @@ pub(crate) static LOGITS: Command = Command {
         MODEL,
         flag("ids", "1,2,3", "Token ids, used verbatim"),
         flag("top", "N", "Entries to print [default: 20]"),
+        WINDOW,
+        SINKS,
         PRECISION,
         THREADS,
         JSON,
@@ -126,6 +133,8 @@ pub(crate) static PERPLEXITY: Command = Command {
         flag("file", "F", "A UTF-8 file"),
         flag("context", "N", "Tokens of a window [default: 512]"),
         flag("chunks", "N", "Windows at most [default: all]"),
+        WINDOW,
+        SINKS,
         PRECISION,
         THREADS,
         JSON,
@@ -147,6 +156,8 @@ pub(crate) static BENCH: Command = Command {
         short("batch", 'b', "N", "Sequences that decode together [default: 1]"),
         short("repetitions", 'r', "N", "Repetitions of each test [default: 3]"),
         KV,
+        WINDOW,
+        SINKS,
         PRECISION,
         flag("kernel", "LEVEL", "Kernel level [default: the best that this processor has]"),
         switch("ceilings", "Also measure what the machine can do at most"),

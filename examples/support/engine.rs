@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use candlewick::cache::Window;
 use candlewick::source::Gguf;
 use candlewick::{Engine, KernelLevel, KvFormat, Output, Precision, Request, Usage};
 use serde_json::{json, Value};
@@ -15,6 +16,12 @@ use super::{fetch, Result};
 
 /// The most threads that `--threads` accepts.
 const MAX_THREADS: usize = 1024;
+
+/// The largest `--window` and `--sinks`.
+const MAX_WINDOW: usize = 1 << 32;
+
+/// The sinks of `--window` without `--sinks`.
+const SINKS: usize = 4;
 
 /// What one program needs of its engine beyond the flags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,6 +63,9 @@ pub(crate) fn build(args: &Args, source: Gguf, needs: Needs) -> Result<(Engine, 
             builder = builder.kernel_level(level);
         }
     }
+    if let Some(window) = window(args)? {
+        builder = builder.cache_policy(window);
+    }
     if let Some(sequences) = needs.sequences {
         builder = builder.max_sequences(sequences);
     }
@@ -63,6 +73,19 @@ pub(crate) fn build(args: &Args, source: Gguf, needs: Needs) -> Result<(Engine, 
         builder = builder.max_context(context);
     }
     Ok((builder.build()?, start.elapsed()))
+}
+
+/// `--window` with `--sinks`; whether they fit the model is the builder's to say.
+pub(crate) fn window(args: &Args) -> Result<Option<Window>> {
+    if !args.takes("window") {
+        return Ok(None);
+    }
+    let size = args.number("window", 0..=MAX_WINDOW)?;
+    let sinks = args.number("sinks", 0..=MAX_WINDOW)?;
+    if size.is_none() && sinks.is_some() {
+        return Err("--sinks needs --window".into());
+    }
+    Ok(size.map(|size| Window { size, sinks: sinks.unwrap_or(SINKS) }))
 }
 
 /// `--precision` and `--kv`; F32 precision means F32 keys and values unless `--kv` says otherwise.

@@ -9,3 +9,4 @@ mod peer;
 mod perplexity;
 mod text;
 mod tokenizer;
+mod window;
