@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use candlewick::{EncodeOptions, Tokenizer};
 use serde_json::json;
 use support::args::Args;
-use support::engine::{open, read_text, Needs};
+use support::engine::{open, read_text, window, Needs};
 use support::{commands, print_json, Result};
 
 fn main() -> ExitCode {
@@ -23,7 +23,7 @@ fn perplexity(args: &Args) -> Result {
     let context = args.number("context", 4..=1 << 24)?.unwrap_or(commands::PERPLEXITY_CONTEXT);
     let chunks = args.number("chunks", 1..=1 << 24)?.unwrap_or(usize::MAX);
     let (mut engine, _) = open(args, Needs { sequences: Some(1), context: None })?;
-    if context > engine.context_length() {
+    if context > engine.context_length() && window(args)?.is_none() {
         return Err(format!("--context {context}: the model's context is {} tokens", engine.context_length()).into());
     }
     let ids = engine.tokenizer().encode(&text, EncodeOptions::DOCUMENT)?;

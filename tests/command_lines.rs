@@ -90,7 +90,24 @@ fn every_documented_command_line_is_read() {
             with(&["--file", "f", "--context", "512", "--chunks", "20", "--precision", "f32", "--json"]),
         ),
         (&commands::BENCH, with(&["-p", "512", "-n", "64", "-d", "4096", "-t", "2", "-b", "8", "-r", "3", "--json"])),
-        (&commands::BENCH, with(&["-p0", "-n0", "--kv", "bf16", "--kernel", "avx2", "--ceilings", "--threads", "2"])),
+        (
+            &commands::BENCH,
+            with(&[
+                "-p0",
+                "-n0",
+                "--kv",
+                "bf16",
+                "--window",
+                "8",
+                "--sinks",
+                "1",
+                "--kernel",
+                "avx2",
+                "--ceilings",
+                "--threads",
+                "2",
+            ]),
+        ),
         (&commands::MODELS, vec!["fetch", "all"]),
     ];
     for (command, words) in lines {

@@ -43,6 +43,9 @@ const QUANTIZE: Flag =
     flag("quantize", "RULES", "Requantize weights at load: pattern=type, separated by commas [default: as stored]");
 const KV: Flag = flag("kv", "f32|f16|bf16", "Format of keys and values [default: bf16, f32 with --precision f32]");
 
+const WINDOW: Flag = flag("window", "N", "Keep only the sinks and the last N tokens [default: keep all]");
+const SINKS: Flag = flag("sinks", "N", "First tokens that --window keeps [default: 4]");
+
 /// `chat`.
 pub(crate) static CHAT: Command = Command {
     name: "chat",
@@ -135,6 +138,8 @@ pub(crate) static GENERATE: Command = Command {
         flag("draft", "ngram|none", "Guess tokens ahead; changes the speed only [default: none]"),
         flag("draft-tokens", "N", "Tokens of a guess at most [default: 8]"),
         KV,
+        WINDOW,
+        SINKS,
         PRECISION,
         QUANTIZE,
         flag("logprobs", "K", "Log-probabilities of each token and of the K likeliest [default: off]"),
@@ -171,6 +176,8 @@ pub(crate) static LOGITS: Command = Command {
         MODEL,
         flag("ids", "1,2,3", "Token ids, used verbatim"),
         flag("top", "N", "Entries to print [default: 20]"),
+        WINDOW,
+        SINKS,
         PRECISION,
         QUANTIZE,
         THREADS,
@@ -189,6 +196,8 @@ pub(crate) static PERPLEXITY: Command = Command {
         flag("file", "F", "A UTF-8 file"),
         flag("context", "N", "Tokens of a window [default: 512]"),
         flag("chunks", "N", "Windows at most [default: all]"),
+        WINDOW,
+        SINKS,
         PRECISION,
         QUANTIZE,
         THREADS,
@@ -211,6 +220,8 @@ pub(crate) static BENCH: Command = Command {
         short("batch", 'b', "N", "Sequences that decode together [default: 1]"),
         short("repetitions", 'r', "N", "Repetitions of each test [default: 3]"),
         KV,
+        WINDOW,
+        SINKS,
         PRECISION,
         QUANTIZE,
         flag("kernel", "LEVEL", "Kernel level [default: the best that this processor has]"),

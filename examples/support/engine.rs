@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use candlewick::cache::Window;
 use candlewick::draft::Ngram;
 use candlewick::quant::Requantize;
 use candlewick::source::{Gguf, Safetensors, WeightSource};
@@ -17,6 +18,12 @@ use super::{fetch, Result};
 
 /// The most threads that `--threads` accepts.
 const MAX_THREADS: usize = 1024;
+
+/// The largest `--window` and `--sinks`.
+const MAX_WINDOW: usize = 1 << 32;
+
+/// The sinks of `--window` without `--sinks`.
+const SINKS: usize = 4;
 
 /// What one program needs of its engine beyond the flags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +80,9 @@ pub(crate) fn build(args: &Args, source: Box<dyn WeightSource>, needs: Needs) ->
             builder = builder.kernel_level(level);
         }
     }
+    if let Some(window) = window(args)? {
+        builder = builder.cache_policy(window);
+    }
     if args.takes("draft") {
         let drafts = args.choice("draft", &[("ngram", true), ("none", false)])?.unwrap_or(false);
         let length = args.number("draft-tokens", 1..=64)?;
@@ -112,6 +122,19 @@ fn formats(engine: &Engine) -> String {
     let parts: Vec<String> =
         formats.iter().map(|(name, count, bytes)| format!("{count} {name} ({:.1} MB)", *bytes as f64 / 1e6)).collect();
     format!("weights: {}, {:.1} MB in all", parts.join(", "), engine.weights_in_bytes() as f64 / 1e6)
+}
+
+/// `--window` with `--sinks`; whether they fit the model is the builder's to say.
+pub(crate) fn window(args: &Args) -> Result<Option<Window>> {
+    if !args.takes("window") {
+        return Ok(None);
+    }
+    let size = args.number("window", 0..=MAX_WINDOW)?;
+    let sinks = args.number("sinks", 0..=MAX_WINDOW)?;
+    if size.is_none() && sinks.is_some() {
+        return Err("--sinks needs --window".into());
+    }
+    Ok(size.map(|size| Window { size, sinks: sinks.unwrap_or(SINKS) }))
 }
 
 /// `--precision` and `--kv`; F32 precision means F32 keys and values unless `--kv` says otherwise.

@@ -1,7 +1,6 @@
 //! Keeps everything: the default policy.
 
-use super::{Acts, CacheBounds, CachePolicy, CacheSession, CacheView, Visibility};
-use crate::Result;
+use super::{Acts, CacheBounds, CachePolicy, CacheSession, Stateless, Visibility};
 
 /// Every query sees every position before it, as far as the layer's own window reaches. An answer ends when prompt
 /// and answer fill the model's context.
@@ -30,36 +29,6 @@ impl CachePolicy for Full {
     }
 
     fn open(&self) -> Box<dyn CacheSession> {
-        Box::new(KeepAll)
-    }
-}
-
-/// A session without state that drops nothing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct KeepAll;
-
-impl CacheSession for KeepAll {
-    fn evict(&mut self, _: &CacheView<'_>, _: &mut Vec<usize>) -> Result<()> {
-        Ok(())
-    }
-
-    fn can_fork(&self) -> bool {
-        true
-    }
-
-    fn fork(&self) -> Option<Box<dyn CacheSession>> {
-        Some(Box::new(KeepAll))
-    }
-
-    fn can_save(&self) -> bool {
-        true
-    }
-
-    fn save(&self) -> Option<Vec<u8>> {
-        Some(Vec::new())
-    }
-
-    fn restore(&mut self, _: &[u8]) -> Result<()> {
-        Ok(())
+        Box::new(Stateless::new(|_, _| {}))
     }
 }

@@ -10,6 +10,7 @@ mod arena;
 mod full;
 mod layout;
 mod policy;
+mod stateless;
 mod table;
 mod view;
 mod window;
@@ -24,6 +25,7 @@ pub(crate) use layout::CacheLayout;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use policy::Facts;
 pub use policy::{Acts, CacheBounds, Kept, Visibility};
+pub use stateless::Stateless;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use table::guarded;
 pub(crate) use table::SequenceCache;
@@ -51,17 +53,16 @@ use crate::Result;
 /// positions are stored. Positions are final then: drafts are verified before.
 ///
 /// # Provided implementations
-/// [`Full`] (the default) and [`Window`].
+/// [`Full`] (the default) and [`Window`]; [`Stateless`], the session of policies that need no state.
 ///
 /// # Implementing your own
 /// A policy that keeps the newest 64 positions by dropping older ones every 32 positions, in contrast to [`Window`]
 /// for all layers alike and without a rule per query:
 ///
 /// ```
-/// use candlewick::cache::{Acts, CacheBounds, CachePolicy, CacheSession, CacheView, Visibility};
-/// use candlewick::Result;
+/// use candlewick::cache::{Acts, CacheBounds, CachePolicy, CacheSession, Stateless, Visibility};
 ///
-/// #[derive(Clone, Debug)]
+/// #[derive(Debug)]
 /// struct Newest;
 ///
 /// impl CachePolicy for Newest {
@@ -81,29 +82,9 @@ use crate::Result;
 ///         true
 ///     }
 ///     fn open(&self) -> Box<dyn CacheSession> {
-///         Box::new(Newest)
-///     }
-/// }
-///
-/// impl CacheSession for Newest {
-///     fn evict(&mut self, view: &CacheView<'_>, dropped: &mut Vec<usize>) -> Result<()> {
-///         dropped.extend(view.live().filter(|position| position + 64 < view.position()));
-///         Ok(())
-///     }
-///     fn can_fork(&self) -> bool {
-///         true
-///     }
-///     fn fork(&self) -> Option<Box<dyn CacheSession>> {
-///         Some(Box::new(Newest))
-///     }
-///     fn can_save(&self) -> bool {
-///         true
-///     }
-///     fn save(&self) -> Option<Vec<u8>> {
-///         Some(Vec::new())
-///     }
-///     fn restore(&mut self, _: &[u8]) -> Result<()> {
-///         Ok(())
+///         Box::new(Stateless::new(|view, dropped| {
+///             dropped.extend(view.live().filter(|position| position + 64 < view.position()));
+///         }))
 ///     }
 /// }
 ///

@@ -7,7 +7,7 @@ use crate::kernel::{KvFormat, KvShape, BLOCK_TOKENS};
 use crate::testing::{check_cache_policy, splitmix64};
 use crate::{BuildError, Error, RequestError};
 
-/// Drops about a third of the live positions every `interval` positions, by a generator that is its state.
+/// Drops about two thirds of the live positions every `interval` positions, by a generator that is its state.
 #[derive(Clone, Debug)]
 pub(super) struct Scatter {
     pub(super) interval: usize,
@@ -42,7 +42,7 @@ impl CachePolicy for Scatter {
 impl CacheSession for ScatterSession {
     fn evict(&mut self, view: &CacheView<'_>, dropped: &mut Vec<usize>) -> Result<()> {
         self.calls += 1;
-        dropped.extend(view.live().filter(|&p| splitmix64(self.calls, p as u64).is_multiple_of(3)));
+        dropped.extend(view.live().filter(|&p| !splitmix64(self.calls, p as u64).is_multiple_of(3)));
         dropped.reverse();
         Ok(())
     }

@@ -29,7 +29,7 @@ fn random_work_keeps_every_block_in_one_place() {
         policy(Arc::new(Window { size: 50, sinks: 5 })),
         policy(Arc::new(Window { size: 20, sinks: 33 })),
         policy(Arc::new(Scatter { interval: 7 })),
-        policy(Arc::new(Scatter { interval: 64 })),
+        policy(Arc::new(Scatter { interval: 33 })),
     ] {
         random_work(&layout);
     }

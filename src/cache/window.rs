@@ -1,7 +1,6 @@
 //! A sliding window over any model, with attention sinks.
 
-use super::full::KeepAll;
-use super::{Acts, CacheBounds, CachePolicy, CacheSession, Visibility};
+use super::{Acts, CacheBounds, CachePolicy, CacheSession, Stateless, Visibility};
 
 /// Every query sees the first `sinks` positions and the last `size` (StreamingLLM, arXiv 2309.17453): memory stays
 /// constant however long a sequence grows, also beyond the model's context.
@@ -41,6 +40,6 @@ impl CachePolicy for Window {
     }
 
     fn open(&self) -> Box<dyn CacheSession> {
-        Box::new(KeepAll)
+        Box::new(Stateless::new(|_, _| {}))
     }
 }

@@ -1,12 +1,12 @@
 //! Cache policies through the engine: same results however the work is divided, bounded memory, typed errors.
 
 use super::*;
-use crate::cache::{Acts, CacheBounds, CachePolicy, CacheSession, CacheView, Full, Visibility, Window};
+use crate::cache::{Acts, CacheBounds, CachePolicy, CacheSession, Full, Stateless, Visibility, Window};
 use crate::testing::TinyModel;
 use crate::TokenId;
 use crate::{BuildError, Error, Precision, RequestError};
 
-/// Keeps the first 4, the last `recent` and every third position, by dropping at every `interval` positions.
+/// Keeps the last `recent` and one position in `every`, by dropping at every `interval` positions.
 #[derive(Clone, Debug)]
 struct Thin {
     interval: usize,
@@ -34,30 +34,11 @@ impl CachePolicy for Thin {
         true
     }
     fn open(&self) -> Box<dyn CacheSession> {
-        Box::new(self.clone())
-    }
-}
-
-impl CacheSession for Thin {
-    fn evict(&mut self, view: &CacheView<'_>, dropped: &mut Vec<usize>) -> Result<()> {
-        assert!(!self.panics, "by design");
-        dropped.extend(view.live().filter(|p| p % self.every != 0 && p + self.recent < view.position()));
-        Ok(())
-    }
-    fn can_fork(&self) -> bool {
-        true
-    }
-    fn fork(&self) -> Option<Box<dyn CacheSession>> {
-        Some(Box::new(self.clone()))
-    }
-    fn can_save(&self) -> bool {
-        true
-    }
-    fn save(&self) -> Option<Vec<u8>> {
-        Some(Vec::new())
-    }
-    fn restore(&mut self, _: &[u8]) -> Result<()> {
-        Ok(())
+        let Thin { recent, every, panics, .. } = *self;
+        Box::new(Stateless::new(move |view, dropped| {
+            assert!(!panics, "by design");
+            dropped.extend(view.live().filter(|p| p % every != 0 && p + recent < view.position()));
+        }))
     }
 }
 
@@ -180,29 +161,10 @@ impl CachePolicy for Newest {
         true
     }
     fn open(&self) -> Box<dyn CacheSession> {
-        Box::new(self.clone())
-    }
-}
-
-impl CacheSession for Newest {
-    fn evict(&mut self, view: &CacheView<'_>, dropped: &mut Vec<usize>) -> Result<()> {
-        dropped.extend(view.live().filter(|p| p + self.0.recent < view.position()));
-        Ok(())
-    }
-    fn can_fork(&self) -> bool {
-        false
-    }
-    fn fork(&self) -> Option<Box<dyn CacheSession>> {
-        None
-    }
-    fn can_save(&self) -> bool {
-        false
-    }
-    fn save(&self) -> Option<Vec<u8>> {
-        None
-    }
-    fn restore(&mut self, _: &[u8]) -> Result<()> {
-        Ok(())
+        let recent = self.0.recent;
+        Box::new(Stateless::new(move |view, dropped| {
+            dropped.extend(view.live().filter(|p| p + recent < view.position()));
+        }))
     }
 }
 

@@ -241,6 +241,10 @@ impl Tile<'_> {
         let (shape, dim) = (self.shape, self.blocks.shape().head_dim);
         for &LiveBlock { block, .. } in part {
             let block = block as usize;
+            // A live block may have live tokens out of sight only, and then may be gone.
+            if buffers.lanes.iter().all(|seen| seen[block % PART_BLOCKS] == 0) {
+                continue;
+            }
             self.blocks.load_keys(self.cpu, self.span.table[block], self.head, &mut buffers.panel);
             for r in 0..self.rows {
                 let seen = buffers.lanes[r][block % PART_BLOCKS];

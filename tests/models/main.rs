@@ -15,3 +15,4 @@ mod text;
 mod tokenizer;
 mod tokenizer_json;
 mod vocabularies;
+mod window;
