@@ -47,8 +47,8 @@ use crate::Result;
 ///
 /// # When it is called
 /// While an engine is built: [`check`](Quantizer::check) once, before any weight is read; then
-/// [`quantize`](Quantizer::quantize) per group, in the order of execution, the head first. Groups come one at a time,
-/// so that memory beside the finished matrices is what the quantizer itself takes.
+/// [`quantize`](Quantizer::quantize) per group: the head, then the layers in the order of execution. Groups come one at
+/// a time, so that memory beside the finished matrices is what the quantizer itself takes.
 ///
 /// # Provided implementations
 /// [`Stored`] (the default) keeps the file's format; [`Requantize`] changes it by rules on names.

@@ -182,8 +182,9 @@ fn check_matrix(
     }
     let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
     let loss = square(&mut original.iter().zip(&oracle).map(|(a, b)| a - b)) / square(&mut original.iter().copied());
-    // Not `>`: a NaN is no pass.
-    if !(loss.sqrt() <= LOSS_BOUND) {
+    // A NaN is no pass.
+    let is_close = loss.sqrt() <= LOSS_BOUND;
+    if !is_close {
         return Err(format!("dequantized values are {:.0} % off the weights", 100.0 * loss.sqrt()));
     }
     let x = normal(5, &info.site.name, BATCH * cols);
@@ -211,7 +212,8 @@ fn check_product(
             let expected: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
             let found = f64::from(batch[m * rows + r]);
             let unit = norm(x) * norm(w) / (cols as f64).sqrt();
-            if !((found - expected).abs() <= bound * unit + 1e-12) {
+            let is_close = (found - expected).abs() <= bound * unit + 1e-12;
+            if !is_close {
                 let bound = bound * unit;
                 return Err(format!(
                     "output {r} of row {m} is {found:e}, the dequantized values give {expected:e} (bound {bound:.1e})"
