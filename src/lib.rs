@@ -17,11 +17,20 @@
 //! * **No runtime, no globals.** The core is synchronous: [`Engine::submit`] takes requests, [`Engine::step`] computes
 //!   one batch, [`Engine::generate`] drives both for one request. The library reads no environment variable and starts
 //!   no thread but the engine's compute threads, and one for the engine itself if [`Engine::spawn`] is called.
-//! * **Answers do not depend on how they were computed.** For one kernel level, precision and KV format, tokens and
-//!   log-probabilities are bitwise the same whatever runs beside the request, however its prompt is cut into steps
-//!   and however many threads compute.
+//! * **Answers do not depend on how they were computed.** For one kernel level, precision, KV format and cache
+//!   policy, tokens and log-probabilities are bitwise the same whatever runs beside the request, however its prompt is
+//!   cut into steps, whatever a drafter guesses and however many threads compute.
 //! * **Errors are typed and local.** Files, templates and prompts may be hostile: what is wrong is an [`Error`] that
 //!   says so, never a panic; the failure of one request leaves the others running.
+//!
+//! # First steps
+//!
+//! `cargo add candlewick`, and a model file: any GGUF of the families below, or a Hugging Face directory with
+//! safetensors ([`source::Safetensors`]). The code above is a whole program; build it with `--release`. With the feature
+//! `hub`, [`source::Hub`] fetches files.
+//!
+//! A [`Request`] is a chat, a text or tokens, with its limits and sampling parameters; an [`Output`] has the text, the
+//! tokens, why it ended and the bill.
 //!
 //! # Several requests at once
 //!
@@ -48,6 +57,33 @@
 //! # }
 //! ```
 //!
+//! # Parts that plug in
+//!
+//! Each is a trait, a default and a choice on the builder; `docs/extending.md` shows one of your own for each, with the
+//! conformance suite that it has to pass.
+//!
+//! ```
+//! use candlewick::cache::Window;
+//! use candlewick::draft::Ngram;
+//! use candlewick::quant::{Requantize, Target};
+//! use candlewick::sample::Chain;
+//! use candlewick::testing::TinyModel;
+//! use candlewick::{Engine, Request};
+//!
+//! # fn main() -> candlewick::Result<()> {
+//! let mut engine = Engine::builder(TinyModel::llama().build()?)
+//!     .quantizer(Requantize::all(Target::Q8_0)) // how weights are kept: trait Quantizer
+//!     .cache_policy(Window { size: 128, sinks: 4 }) // what the KV cache keeps: trait CachePolicy
+//!     .sampler(Chain::new()) // how tokens are chosen: trait Sampler
+//!     .drafter(Ngram::default()) // guesses that save steps: trait Drafter
+//!     .threads(1)
+//!     .build()?;
+//! let output = engine.complete(Request::prompt("to be or not to be, to be or").max_tokens(12).temperature(0.7))?;
+//! assert!(output.usage.completion_tokens <= 12);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # From many threads and tasks
 //!
 //! [`Engine::spawn`] moves the engine to a thread and answers an [`EngineHandle`] that can be cloned and shared. Its
@@ -65,6 +101,7 @@
 //! | [`kernel`] | the arithmetic on slices, for every instruction set; the only `unsafe` code |
 //! | [`quant`] | how weights are kept and multiplied: trait [`quant::Quantizer`], requantization at load |
 //! | [`sample`] | from logits to a token: trait [`sample::Sampler`] and keyed noise |
+//! | [`draft`] | guesses at the next tokens: trait [`draft::Drafter`], n-gram lookup |
 //! | [`stream`] | stop strings, queues to readers |
 //! | [`engine`] | builder, requests, steps, events |
 //!
@@ -75,7 +112,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `hub` (default) | fetching files from the Hugging Face hub |
-//! | `testing` | tiny seeded models and a GGUF writer, for tests of programs that use this crate |
+//! | `testing` | tiny seeded models, file writers and conformance suites, for tests of programs that use this crate |
 //! | `cuda`, `metal` | candle's devices; the engine itself computes on the CPU so far |
 //! | `constrain`, `metrics`, `flash-attn` | reserved: their dependencies resolve, they add nothing yet |
 
