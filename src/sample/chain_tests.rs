@@ -439,6 +439,6 @@ fn a_large_vocabulary_is_sampled_fast() {
     measure("top-k, top-p, penalties, DRY", usual().with_repetition_penalty(1.1).with_dry_multiplier(0.8), 20_000);
     measure("min-p", at_one().with_min_p(0.05), 10_000);
     measure("top-n-sigma", at_one().with_top_n_sigma(1.0), 20_000);
-    measure("top-p", at_one().with_top_p(0.95), 200_000);
-    measure("typical", at_one().with_typical_p(0.95), 400_000);
+    measure("top-p", at_one().with_top_p(0.95), 2_000_000);
+    measure("typical", at_one().with_typical_p(0.95), 4_000_000);
 }
