@@ -46,7 +46,7 @@ pub(crate) struct Pipeline {
 #[derive(Debug)]
 enum Stages {
     Linear(Linear),
-    Foreign(Foreign),
+    Foreign(Box<Foreign>),
 }
 
 #[derive(Debug)]
@@ -75,7 +75,9 @@ impl Pipeline {
                 let writing = linear.writing;
                 (Stages::Linear(linear), splitter, writing)
             }
-            None => (Stages::Foreign(Foreign::new(normalizer, pre_tokenizer)?), Splitter::whole(), Writing::Plain),
+            None => {
+                (Stages::Foreign(Box::new(Foreign::new(normalizer, pre_tokenizer)?)), Splitter::whole(), Writing::Plain)
+            }
         };
         let model = match file.model_type()? {
             "BPE" => Model::Bpe(bpe(file, vocabulary, splitter, writing, unknown)?),
