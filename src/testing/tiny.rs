@@ -114,7 +114,7 @@ impl TinyModel {
         }
     }
 
-    /// Two layers of a Qwen 3: three query heads to one of keys, heads of 24 values beside a width of 64, tied head.
+    /// Two layers of a Qwen 3: three query heads to one of keys, heads of 24 values beside a width of 96, tied head.
     pub fn qwen3() -> TinyModel {
         TinyModel { architecture: Architecture::Qwen3, heads: 6, kv_heads: 2, head_dim: 24, ..TinyModel::qwen2() }
     }
