@@ -114,9 +114,16 @@ impl TinyModel {
         }
     }
 
-    /// Two layers of a Qwen 3: three query heads to one of keys, heads of 24 values beside a width of 64, tied head.
+    /// Two layers of a Qwen 3: three query heads to one of keys, heads of 24 values beside a width of 96, tied head.
     pub fn qwen3() -> TinyModel {
-        TinyModel { architecture: Architecture::Qwen3, heads: 6, kv_heads: 2, head_dim: 24, ..TinyModel::qwen2() }
+        TinyModel {
+            architecture: Architecture::Qwen3,
+            hidden: 96,
+            heads: 6,
+            kv_heads: 2,
+            head_dim: 24,
+            ..TinyModel::qwen2()
+        }
     }
 
     /// Seven layers of a Gemma 3, the sixth with full attention, the others with a window of 16; tied head,
