@@ -39,7 +39,6 @@ pub enum Acts {
 /// A number of kept positions of one cache group, and into how many stretches of consecutive positions they fall.
 /// Memory comes in blocks of 32 positions, so scattered positions cost more than those in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs)]
 pub struct Kept {
     /// Positions at most.
     pub positions: usize,
@@ -49,7 +48,6 @@ pub struct Kept {
 
 /// What a policy keeps at most, right after it has acted or freed what left its window. `None`: everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs)]
 pub struct CacheBounds {
     /// While the prompt is being stored.
     pub prefill: Option<Kept>,

@@ -10,7 +10,6 @@ use super::{Acts, CacheBounds, CachePolicy, CacheSession, Stateless, Visibility}
 /// enough. `size + sinks` may not exceed the model's context. While nothing has left the window, results are bitwise
 /// those of [`Full`](super::Full).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs)]
 pub struct Window {
     /// The last positions that a query sees, its own included.
     pub size: usize,

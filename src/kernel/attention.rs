@@ -115,7 +115,6 @@ fn runs(mut lanes: u32) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Panics
 /// If a span reaches outside `q`, `out` or its table, the head counts do not divide, or `sink_q` has another length.
-#[allow(clippy::too_many_arguments)]
 pub fn attention(
     cpu: &Cpu,
     shape: &AttentionShape,
