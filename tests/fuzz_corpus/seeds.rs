@@ -1,7 +1,7 @@
 //! The seeds of the corpus: small, valid inputs of every kind, for the fuzzer to damage.
 
 use candlewick::source::{Array, Dtype, Memory};
-use candlewick::testing::GgufWriter;
+use candlewick::testing::{safetensors_bytes, GgufWriter};
 
 /// A target, a file name and its bytes.
 pub(crate) type Seed = (&'static str, String, Vec<u8>);
@@ -14,6 +14,7 @@ pub(crate) fn all() -> Vec<Seed> {
         all.extend(seeds.into_iter().enumerate().map(named));
     };
     add("gguf", gguf());
+    add("safetensors", safetensors());
     add("tokenizer", tokenizers());
     add("chat", chats());
     add("stop", stops());
@@ -65,6 +66,47 @@ fn gguf() -> Vec<Vec<u8>> {
     strange[at] = 200;
     seeds.push(strange);
     seeds
+}
+
+/// A byte that says which part follows: 0 config.json, 1 the index, 2 the weights, 3 their header.
+fn safetensors() -> Vec<Vec<u8>> {
+    let part = |number: u8, bytes: &[u8]| [&[number], bytes].concat();
+    let weights = safetensors_bytes(&[
+        ("model.embed_tokens.weight", "BF16", &[2, 2], &[1; 8]),
+        ("model.layers.0.mlp.up_proj.weight", "F16", &[1, 2], &[2; 4]),
+        ("model.norm.weight", "F32", &[1], &[3; 4]),
+        ("other", "I64", &[1], &[4; 8]),
+        ("empty", "F32", &[0, 3], &[]),
+    ]);
+    let header_end = 8 + u64::from_le_bytes(weights[..8].try_into().expect("eight bytes")) as usize;
+    let header = [&[24], &weights[8..header_end]].concat();
+    let llama = br#"{"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 512, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+"tie_word_embeddings": true, "rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}, "eos_token_id": [1, 2]}"#;
+    let yarn = br#"{"model_type": "qwen3", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2,
+"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 6, "vocab_size": 512, "max_position_embeddings": 64,
+"rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_theta": 1e6, "hidden_act": "silu",
+"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}"#;
+    let gemma = br#"{"model_type": "gemma3_text", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 7,
+"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 512, "max_position_embeddings": 64,
+"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 10000.0, "sliding_window": 16, "sliding_window_pattern": 6,
+"query_pre_attn_scalar": 4, "hidden_activation": "gelu_pytorch_tanh"}"#;
+    let index = br#"{"metadata": {"total_size": 16}, "weight_map": {"model.norm.weight": "a.safetensors",
+"model.layers.0.input_layernorm.weight": "b.safetensors"}}"#;
+    let one = br#"{"weight_map": {"model.norm.weight": "a.safetensors"}}"#;
+    let outside = br#"{"weight_map": {"model.norm.weight": "../a.safetensors"}}"#;
+    vec![
+        part(0, llama),
+        part(0, yarn),
+        part(0, gemma),
+        part(1, index),
+        part(1, one),
+        part(1, outside),
+        part(2, &weights),
+        part(2, &weights[..weights.len() - 3]),
+        part(3, &header),
+    ]
 }
 
 /// Writes what `properties::Input` reads.

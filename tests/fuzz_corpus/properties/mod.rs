@@ -5,6 +5,8 @@
 
 pub(crate) mod chat;
 pub(crate) mod gguf;
+pub(crate) mod safetensors;
+mod source;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;
 
