@@ -341,8 +341,8 @@ leveled! {
         let larger = |a: f32, b: f32| if b > a || b.is_nan() { b } else { a };
         let hide = |weights: &mut [f32], seen: u32, value: f32| {
             if seen != u32::MAX {
-                for t in 0..BLOCK_TOKENS {
-                    weights[t] = if seen >> t & 1 == 1 { weights[t] } else { value };
+                for (t, weight) in weights.iter_mut().enumerate() {
+                    *weight = if seen >> t & 1 == 1 { *weight } else { value };
                 }
             }
         };
@@ -359,8 +359,8 @@ leveled! {
         let mut sums = [0f32; BLOCK_TOKENS];
         for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
             if seen != 0 {
-                for t in 0..BLOCK_TOKENS {
-                    weights[t] = exp(weights[t] - max);
+                for weight in weights.iter_mut() {
+                    *weight = exp(*weight - max);
                 }
                 hide(weights, seen, 0.0);
                 for t in 0..BLOCK_TOKENS {

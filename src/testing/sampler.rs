@@ -243,7 +243,7 @@ fn row(vocab: usize, seed: u64, position: u64) -> Vec<f32> {
     };
     let is_forbidden = |token: usize| match position.wrapping_add(seed) % 4 {
         1 => bits(token) % 3 == 0 && token != chosen,
-        3 => position % 2 == 0 && token != chosen,
+        3 => position.is_multiple_of(2) && token != chosen,
         _ => false,
     };
     (0..vocab).map(|token| if is_forbidden(token) { f32::NEG_INFINITY } else { value(token) }).collect()
