@@ -33,7 +33,7 @@ use crate::source::WeightSource;
 use crate::tokenizer::{ChatTemplate, ControlTokens, Tokenizer};
 use crate::types::{FinishReason, SequenceId};
 use crate::Result;
-use answer::Answer;
+use answer::{guarded, Answer};
 use drafting::Drafting;
 use mask::TokenSet;
 
@@ -92,7 +92,8 @@ impl Engine {
     /// use; a chat without a template. Nothing has changed then.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId> {
         let id = SequenceId(self.next_id);
-        let answer = self.prepare(id, request)?;
+        // Templates, samplers and policies may be foreign code; nothing of the engine changes before they are done.
+        let answer = guarded("engine", "submit", || self.prepare(id, request))?;
         self.next_id += 1;
         let nothing_to_run = answer.limits.max_tokens == 0 && answer.prompt_logprobs.is_none();
         self.waiting.push_back(answer);

@@ -119,6 +119,7 @@ impl Engine {
 
     /// DRY's breakers as token ids; samplers know no text.
     fn resolve_breakers(&self, params: &mut SamplingParams) -> Result<()> {
+        params.check_vocabulary(self.vocab_size())?;
         let tokenizer = &self.tokenizer;
         let bytes_of = |token| if tokenizer.is_control(token) { None } else { tokenizer.token_bytes(token) };
         params

@@ -121,7 +121,7 @@ mod tests {
                 // Differs from batch to batch.
                 static CALLS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
                 let calls = CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                this.0 = if calls % 2 == 0 { "address" } else { "ok" };
+                this.0 = if calls.is_multiple_of(2) { "address" } else { "ok" };
             }
             Ok(Box::new(PerSequence::new(move |_: &[TokenId]| this.clone())))
         }
