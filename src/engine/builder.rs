@@ -224,8 +224,14 @@ impl EngineBuilder {
     /// Options out of range or that this machine cannot serve; a source, tokenizer, template or model that is
     /// malformed or not supported.
     pub fn build(mut self) -> Result<Engine> {
-        if !matches!(self.device, Device::Cpu) {
-            return Err(BuildError::Device { device: format!("{:?}", self.device.location()) }.into());
+        // By name: candle panics when a device whose backend is not compiled in is asked where it is.
+        let device = match self.device {
+            Device::Cpu => None,
+            Device::Cuda(_) => Some("cuda"),
+            Device::Metal(_) => Some("metal"),
+        };
+        if let Some(device) = device {
+            return Err(BuildError::Device { device: device.to_string() }.into());
         }
         let cpu = self.cpu()?;
         let metadata = self.source.metadata();

@@ -231,6 +231,8 @@ impl Engine {
 }
 
 #[cfg(test)]
+mod build_error_tests;
+#[cfg(test)]
 mod cache_tests;
 #[cfg(test)]
 mod choices_tests;
