@@ -99,14 +99,17 @@ fn report(output: &Output) -> Value {
     let all = |entries: &Option<Vec<LogProbs>>| {
         entries.as_ref().map(|tokens| tokens.iter().map(with_top).collect::<Vec<_>>())
     };
-    json!({
+    let mut report = json!({
         "text": output.text,
         "token_ids": output.token_ids,
         "prompt_ids": output.prompt_ids,
         "finish_reason": output.finish_reason.as_str(),
         "logprobs": all(&output.logprobs),
-        "prompt_logprobs": all(&output.prompt_logprobs),
         "seed": output.seed,
         "usage": usage_json(&output.usage),
-    })
+    });
+    if output.prompt_logprobs.is_some() {
+        report["prompt_logprobs"] = json!(all(&output.prompt_logprobs));
+    }
+    report
 }

@@ -224,12 +224,12 @@ fn what_a_command_does_not_know_is_an_error() {
 fn help_names_every_flag_and_the_defaults_it_tells_are_the_real_ones() {
     for command in commands::ALL {
         let Ok(Parsed::Help(text)) = read(command, &["--help"]) else { panic!("{}: no help", command.name) };
-        for flag in command.flags {
+        for flag in command.flags() {
             assert!(text.contains(&format!("--{}", flag.long)), "{text}: lacks {}", flag.long);
         }
     }
     let told = |command: &Command, long: &str, value: usize| {
-        let flag = command.flags.iter().find(|flag| flag.long == long).unwrap();
+        let flag = command.flags().find(|flag| flag.long == long).unwrap();
         assert!(flag.help.contains(&format!("[default: {value}]")), "{}: {}", command.name, flag.help);
     };
     told(&commands::CHAT, "max-tokens", commands::CHAT_MAX_TOKENS);
@@ -246,7 +246,7 @@ fn every_flag_and_its_default_is_in_the_documentation() {
     let page = include_str!("../docs/testing.md");
     for command in commands::ALL {
         assert!(page.contains(&format!("`{}`", command.name)), "docs/testing.md lacks {}", command.name);
-        for flag in command.flags {
+        for flag in command.flags() {
             let name = flag.short.map_or(format!("`--{}`", flag.long), |short| format!("`-{short}`"));
             assert!(page.contains(&name), "docs/testing.md lacks {name} of {}", command.name);
         }

@@ -31,7 +31,8 @@ pub(crate) struct Command {
     pub(crate) usage: &'static str,
     /// How many positional arguments are accepted.
     pub(crate) positionals: usize,
-    pub(crate) flags: &'static [Flag],
+    /// In groups, in the order of the help text.
+    pub(crate) flags: &'static [&'static [Flag]],
 }
 
 /// A command line that was read.
@@ -62,8 +63,8 @@ pub(crate) fn parse(
     while let Some(argument) = parser.next().map_err(|e| e.to_string())? {
         let flag = match &argument {
             Arg::Long("help") | Arg::Short('h') => return Ok(Parsed::Help(command.help())),
-            Arg::Long(name) => command.flags.iter().find(|f| f.long == *name),
-            Arg::Short(name) => command.flags.iter().find(|f| f.short == Some(*name)),
+            Arg::Long(name) => command.flags().find(|f| f.long == *name),
+            Arg::Short(name) => command.flags().find(|f| f.short == Some(*name)),
             Arg::Value(_) => None,
         };
         let Some(flag) = flag else {
@@ -89,10 +90,14 @@ pub(crate) fn parse(
 }
 
 impl Command {
+    pub(crate) fn flags(&self) -> impl Iterator<Item = &'static Flag> {
+        self.flags.iter().copied().flatten()
+    }
+
     /// The text of `--help`.
     pub(crate) fn help(&self) -> String {
         let mut text = format!("{}\n\nUsage: {} {}\n\nFlags:\n", self.about, self.name, self.usage);
-        for flag in self.flags {
+        for flag in self.flags() {
             let mut names = String::new();
             if let Some(short) = flag.short {
                 let _ = write!(names, "-{short}, ");
@@ -111,7 +116,7 @@ impl Command {
 impl Args {
     /// Whether the command has the flag.
     pub(crate) fn takes(&self, long: &str) -> bool {
-        self.command.flags.iter().any(|flag| flag.long == long)
+        self.command.flags().any(|flag| flag.long == long)
     }
 
     /// Whether the flag was given.
@@ -121,7 +126,7 @@ impl Args {
 
     /// Whether the switch was given.
     pub(crate) fn switch(&self, long: &'static str) -> bool {
-        debug_assert!(self.command.flags.iter().any(|f| f.long == long && f.value.is_none()), "undeclared --{long}");
+        debug_assert!(self.command.flags().any(|f| f.long == long && f.value.is_none()), "undeclared --{long}");
         self.switches.contains(&long)
     }
 
@@ -130,7 +135,7 @@ impl Args {
     }
 
     fn declared(&self, long: &'static str) -> Option<&OsStr> {
-        debug_assert!(self.command.flags.iter().any(|f| f.long == long && f.value.is_some()), "undeclared --{long}");
+        debug_assert!(self.command.flags().any(|f| f.long == long && f.value.is_some()), "undeclared --{long}");
         self.value(long)
     }
 
@@ -143,7 +148,7 @@ impl Args {
 
     /// All values of a flag that may be given several times, in order.
     pub(crate) fn texts(&self, long: &'static str) -> Result<Vec<&str>> {
-        debug_assert!(self.command.flags.iter().any(|f| f.long == long && f.repeats), "undeclared --{long}");
+        debug_assert!(self.command.flags().any(|f| f.long == long && f.repeats), "undeclared --{long}");
         let given = self.values.iter().filter(|(name, _)| *name == long);
         given.map(|(_, v)| v.to_str().ok_or_else(|| format!("--{long}: {v:?} is not valid UTF-8").into())).collect()
     }

@@ -9,39 +9,30 @@ const fn flag(long: &'static str, value: &'static str, help: &'static str) -> Fl
     Flag { long, short: None, value: Some(value), repeats: false, help }
 }
 
-pub(crate) const TEMPERATURE: Flag = flag("temperature", "T", "0 takes the likeliest token [default: 0]");
-pub(crate) const DYNAMIC_TEMPERATURE_RANGE: Flag =
-    flag("dynamic-temperature-range", "R", "Temperature moves by up to R with the entropy [default: 0]");
-pub(crate) const DYNAMIC_TEMPERATURE_EXPONENT: Flag =
-    flag("dynamic-temperature-exponent", "E", "Exponent of the dynamic temperature [default: 1]");
-pub(crate) const TOP_N_SIGMA: Flag =
-    flag("top-n-sigma", "N", "Keep logits within N standard deviations of the highest [default: off]");
-pub(crate) const TOP_K: Flag = flag("top-k", "K", "Keep the K likeliest tokens, 0 for all [default: 0]");
-pub(crate) const TYPICAL_P: Flag = flag("typical-p", "P", "Keep the most typical tokens of mass P [default: 1]");
-pub(crate) const TOP_P: Flag = flag("top-p", "P", "Keep the likeliest tokens of mass P [default: 1]");
-pub(crate) const MIN_P: Flag = flag("min-p", "P", "Keep tokens with P of the largest probability [default: 0]");
-pub(crate) const XTC_PROBABILITY: Flag =
-    flag("xtc-probability", "P", "How often to drop all top choices but the last [default: 0]");
-pub(crate) const XTC_THRESHOLD: Flag = flag("xtc-threshold", "P", "What XTC counts as a top choice [default: 0.1]");
-pub(crate) const REPETITION_PENALTY: Flag =
-    flag("repetition-penalty", "R", "Divides logits of tokens seen before [default: 1]");
-pub(crate) const FREQUENCY_PENALTY: Flag =
-    flag("frequency-penalty", "F", "Subtracted per occurrence in the answer [default: 0]");
-pub(crate) const PRESENCE_PENALTY: Flag =
-    flag("presence-penalty", "F", "Subtracted from tokens of the answer [default: 0]");
-pub(crate) const PENALTY_WINDOW: Flag = flag("penalty-window", "N", "The penalties see N tokens [default: all]");
-pub(crate) const DRY_MULTIPLIER: Flag = flag("dry-multiplier", "M", "Penalty on lengthening a repetition [default: 0]");
-pub(crate) const DRY_BASE: Flag = flag("dry-base", "B", "Growth of DRY's penalty per token [default: 1.75]");
-pub(crate) const DRY_ALLOWED_LENGTH: Flag =
-    flag("dry-allowed-length", "N", "Repetition from which DRY acts [default: 2]");
-pub(crate) const DRY_WINDOW: Flag = flag("dry-window", "N", "DRY sees N tokens [default: all]");
-pub(crate) const DRY_BREAKERS: Flag =
-    flag("dry-breakers", "JSON", r#"Texts that end a repetition [default: ["\n", ":", "\"", "*"]]"#);
-pub(crate) const LOGIT_BIAS: Flag =
-    flag("logit-bias", "ID=VALUE,...", "Added to the logits of these tokens [default: none]");
-pub(crate) const MIROSTAT_TAU: Flag =
-    flag("mirostat-tau", "BITS", "Mirostat 2: surprise per token to hold [default: off]");
-pub(crate) const MIROSTAT_ETA: Flag = flag("mirostat-eta", "E", "How fast mirostat corrects itself [default: 0.1]");
+pub(crate) const FLAGS: &[Flag] = &[
+    flag("temperature", "T", "0 takes the likeliest token [default: 0]"),
+    flag("dynamic-temperature-range", "R", "Temperature moves by up to R with the entropy [default: 0]"),
+    flag("dynamic-temperature-exponent", "E", "Exponent of the dynamic temperature [default: 1]"),
+    flag("top-n-sigma", "N", "Keep logits within N standard deviations of the highest [default: off]"),
+    flag("top-k", "K", "Keep the K likeliest tokens, 0 for all [default: 0]"),
+    flag("typical-p", "P", "Keep the most typical tokens of mass P [default: 1]"),
+    flag("top-p", "P", "Keep the likeliest tokens of mass P [default: 1]"),
+    flag("min-p", "P", "Keep tokens with P of the largest probability [default: 0]"),
+    flag("xtc-probability", "P", "How often to drop all top choices but the last [default: 0]"),
+    flag("xtc-threshold", "P", "What XTC counts as a top choice [default: 0.1]"),
+    flag("repetition-penalty", "R", "Divides logits of tokens seen before [default: 1]"),
+    flag("frequency-penalty", "F", "Subtracted per occurrence in the answer [default: 0]"),
+    flag("presence-penalty", "F", "Subtracted from tokens of the answer [default: 0]"),
+    flag("penalty-window", "N", "The penalties see N tokens [default: all]"),
+    flag("dry-multiplier", "M", "Penalty on lengthening a repetition [default: 0]"),
+    flag("dry-base", "B", "Growth of DRY's penalty per token [default: 1.75]"),
+    flag("dry-allowed-length", "N", "Repetition from which DRY acts [default: 2]"),
+    flag("dry-window", "N", "DRY sees N tokens [default: all]"),
+    flag("dry-breakers", "JSON", r#"Texts that end a repetition [default: ["\n", ":", "\"", "*"]]"#),
+    flag("logit-bias", "ID=VALUE,...", "Added to the logits of these tokens [default: none]"),
+    flag("mirostat-tau", "BITS", "Mirostat 2: surprise per token to hold [default: off]"),
+    flag("mirostat-eta", "E", "How fast mirostat corrects itself [default: 0.1]"),
+];
 
 /// What the flags say. Ranges are the library's, told by it at submit; here it is only seen that values are numbers.
 pub(crate) fn params(args: &Args) -> Result<SamplingParams> {

@@ -125,8 +125,7 @@ impl Engine {
 
     /// Runs the model on each share's rows, and chooses tokens for the sequences that have run all of theirs.
     fn forward(&mut self, shares: &[Share]) -> Vec<Happened> {
-        let now = self.clock.elapsed();
-        let Engine { running, model, arena, distribution, layout, next_id, .. } = self;
+        let Engine { running, model, arena, distribution, layout, next_id, clock, .. } = self;
         let vocab = model.vocab_size();
         let lengths: Vec<usize> = shares.iter().map(|share| running[share.index].sequence.tokens.len()).collect();
         let (mut tokens, mut rows_wanted, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
@@ -160,6 +159,7 @@ impl Engine {
         let mut born: Vec<(usize, Answer)> = Vec::new();
         let computed = guarded("model", "matrix products", || {
             model.forward(arena, &spans, &rows_wanted, &mut |first, logits| {
+                let now = clock.elapsed();
                 for (Wanted { index, usage }, logits) in wanted[first..].iter().zip(logits.chunks_exact_mut(vocab)) {
                     let answer = &mut running[*index];
                     let mut with = Choosing { distribution, now };

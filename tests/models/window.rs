@@ -8,7 +8,7 @@ use crate::files::Model;
 
 /// Tokens that a plain evaluation sees at a time, and that the policy keeps.
 const WINDOW: usize = 1024;
-const TOKENS: usize = 4 * WINDOW;
+const TOKENS: usize = 3 * WINDOW;
 
 fn perplexity(log_probs: &[f32]) -> f64 {
     (-log_probs.iter().map(|&l| f64::from(l)).sum::<f64>() / log_probs.len() as f64).exp()
