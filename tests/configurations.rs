@@ -54,6 +54,23 @@ fn rope_has_two_layouts() {
 }
 
 #[test]
+fn two_layouts_that_differ_are_refused() {
+    let both = |older: Value| {
+        let newer =
+            json!({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6, "original_max_position_embeddings": 64});
+        let config = base("qwen3", json!({"rope_parameters": newer, "rope_scaling": older}));
+        let directory = TempDir::new();
+        Checkpoint { config: config.clone(), ..Checkpoint::seeded(config) }.write(directory.path(), 1);
+        Safetensors::open(directory.path()).map(drop)
+    };
+    both(json!({"type": "yarn", "factor": 4.0})).unwrap();
+    for older in [json!({"type": "linear", "factor": 4.0}), json!({"type": "yarn", "factor": 8.0})] {
+        let message = both(older).unwrap_err().to_string();
+        assert!(message.contains("rope_scaling") && message.contains("rope_parameters"), "{message}");
+    }
+}
+
+#[test]
 fn gemma_has_two_bases_in_both_layouts() {
     let older =
         json!({"rope_theta": 1e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}});

@@ -111,7 +111,7 @@ pub trait DraftBatch: Send {
     /// All sequences of the jobs run without drafts from then on.
     fn propose(&mut self, jobs: &mut [DraftJob<'_>]) -> Result<()>;
 
-    /// The sequence's last draft was checked: `tokens` is the whole sequence, of which the model took `accepted` tokens
+    /// The sequence's last draft was checked and the sequence goes on: `tokens` is all of it, of which the model took `accepted` tokens
     /// from the draft and chose one more itself.
     fn verified(&mut self, sequence: SequenceId, tokens: &[TokenId], accepted: usize);
 

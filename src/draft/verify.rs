@@ -12,11 +12,12 @@ pub(crate) struct Verification {
     draft: Vec<TokenId>,
     accepted: usize,
     ended: bool,
+    finished: bool,
 }
 
 impl Verification {
     pub(crate) fn new(draft: Vec<TokenId>) -> Verification {
-        Verification { draft, accepted: 0, ended: false }
+        Verification { draft, accepted: 0, ended: false, finished: false }
     }
 
     pub(crate) fn draft(&self) -> &[TokenId] {
@@ -33,11 +34,18 @@ impl Verification {
         let agrees = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(agrees);
         self.ended = !agrees || finished;
+        self.finished = finished;
     }
 
     /// No token could be chosen.
     pub(crate) fn stop(&mut self) {
         self.ended = true;
+        self.finished = true;
+    }
+
+    /// Whether the answer ended within the walk.
+    pub(crate) fn finished(&self) -> bool {
+        self.finished
     }
 
     /// Draft tokens that the model agreed with so far.

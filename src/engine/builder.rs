@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use super::answer::guarded;
 use super::clock::{Clock, SystemClock};
 use super::drafting::Drafting;
 use super::mask::TokenSet;
@@ -246,8 +247,9 @@ impl EngineBuilder {
                 None => None,
             },
         };
-        let model = self.model(&cpu)?;
-        if !model.row_invariant() {
+        // Quantizers are foreign code as long as their matrices are asked anything.
+        let model = guarded("model", "load", || self.model(&cpu))?;
+        if !guarded("quant", self.quantizer.name(), || Ok(model.row_invariant()))? {
             let other = match (&self.drafter, self.require_invariance) {
                 (_, true) => Some("`require_invariance(true)`".to_string()),
                 (Some(drafter), _) => Some(format!("the drafter `{}`", drafter.name())),
@@ -262,7 +264,7 @@ impl EngineBuilder {
         in_range("max_context", context, 1, model.context_length())?;
         in_range("max_sequences", self.max_sequences, 1, 1 << 16)?;
         in_range("step_tokens", self.step_tokens, 1, 1 << 20)?;
-        let layout = model.cache_layout(self.cache_policy)?;
+        let layout = guarded("cache", "policy", || model.cache_layout(self.cache_policy))?;
         let longest = if layout.is_bounded() { usize::MAX } else { context };
         let all = layout.blocks_needed(longest, self.step_tokens).saturating_mul(self.max_sequences);
         let capacity = match self.kv_tokens {

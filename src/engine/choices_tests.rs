@@ -240,3 +240,108 @@ fn a_failing_model_ends_the_requests_of_its_step_only() {
     assert_eq!((engine.kv_blocks_in_use(), engine.is_idle()), (0, true));
     assert_eq!(engine.complete(Request::tokens(vec![9; 3]).max_tokens(3).ignore_eos(true)).unwrap().token_ids.len(), 3);
 }
+
+#[test]
+fn a_step_that_fails_after_answers_split_off_leaves_nothing_behind() {
+    // The second request's row fails after the first one's three answers have chosen.
+    let mut engine = Engine::builder(TinyModel::llama().build().unwrap())
+        .threads(1)
+        .kv_tokens(512)
+        .script(|tokens, logits| {
+            assert!(tokens[0] != 99, "by design");
+            logits.fill(0.0);
+        })
+        .build()
+        .unwrap();
+    let request = |first| Request::tokens(vec![first; 3]).max_tokens(5).ignore_eos(true).echo(true);
+    let first = engine.submit(request(50).n(3)).unwrap();
+    engine.submit(request(99)).unwrap();
+    let events = engine.step().unwrap();
+    // What was chosen before is told, so that the output's text is that of its pieces.
+    let mut text = String::new();
+    for event in &events {
+        match event {
+            Event::Token { id, piece } if *id == first => text.push_str(&piece.text),
+            Event::Finished { id, remaining, output, error } => {
+                assert!(error.is_some() && *remaining == 0);
+                assert!(*id != first || (output.text == text && output.token_ids.len() == 1));
+            }
+            Event::Token { .. } => {}
+        }
+    }
+    assert!(!text.is_empty());
+    engine.check_integrity().unwrap();
+    assert_eq!((engine.kv_blocks_in_use(), engine.is_idle()), (0, true));
+    assert_eq!(engine.complete_all(request(50).n(3)).unwrap().len(), 3);
+}
+
+/// Fails when it is asked to drop something of a group that is not the first.
+#[derive(Clone, Copy, Debug)]
+struct FailsAtPromptEnd;
+
+impl crate::cache::CachePolicy for FailsAtPromptEnd {
+    fn name(&self) -> &str {
+        "fails"
+    }
+    fn visibility(&self) -> crate::cache::Visibility {
+        crate::cache::Visibility::All
+    }
+    fn acts(&self) -> crate::cache::Acts {
+        crate::cache::Acts::AtPromptEnd
+    }
+    fn bounds(&self) -> crate::cache::CacheBounds {
+        crate::cache::CacheBounds::NONE
+    }
+    fn recomputable(&self) -> bool {
+        true
+    }
+    fn open(&self) -> Box<dyn crate::cache::CacheSession> {
+        Box::new(crate::cache::Stateless::new(|view, dropped| {
+            // A position that is not there.
+            dropped.extend((view.group() > 0).then_some(1 << 40));
+        }))
+    }
+}
+
+#[test]
+fn answers_fail_with_the_cache_that_they_would_have_copied() {
+    let mut engine = engine(&TinyModel::gemma3(), |b| b.cache_policy(FailsAtPromptEnd));
+    engine.submit(sampled(&prompts()[3], 1).n(3)).unwrap();
+    let mut ends = 0;
+    while !engine.is_idle() {
+        for event in engine.step().unwrap() {
+            if let Event::Finished { output, error, .. } = event {
+                let error = error.unwrap();
+                assert!(matches!(error, Error::Request(RequestError::InvalidEviction { .. })), "{error}");
+                assert_eq!(output.token_ids.len(), 1);
+                ends += 1;
+            }
+        }
+        engine.check_integrity().unwrap();
+    }
+    assert_eq!((ends, engine.kv_blocks_in_use()), (3, 0));
+}
+
+#[test]
+fn prompts_beyond_the_context_are_refused_whatever_is_asked() {
+    let mut engine = engine(&TinyModel::llama(), |b| b.max_context(40));
+    let long = || Request::tokens(vec![60; 41]);
+    for request in [long(), long().max_tokens(0), long().max_tokens(0).prompt_logprobs(1), long().max_tokens(3)] {
+        let error = engine.submit(request).unwrap_err();
+        assert!(matches!(error, Error::Request(RequestError::ContextExceeded { prompt: 41, context: 40 })), "{error}");
+    }
+    let whole = Request::tokens(vec![60; 40]).max_tokens(0).prompt_logprobs(0);
+    assert_eq!(engine.complete(whole).unwrap().prompt_logprobs.unwrap().len(), 39);
+}
+
+#[test]
+fn running_answers_do_not_keep_a_prompt_from_its_turn() {
+    let mut engine = engine(&TinyModel::llama(), |b| b.step_tokens(1));
+    engine.submit(request(&prompts()[1]).max_tokens(400)).unwrap();
+    for _ in 0..10 {
+        engine.step().unwrap();
+    }
+    let output = engine.complete(request(&prompts()[2]).max_tokens(2)).unwrap();
+    assert_eq!(output.token_ids.len(), 2);
+    assert!(!engine.is_idle(), "the long answer still runs");
+}

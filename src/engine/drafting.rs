@@ -6,19 +6,22 @@ use super::answer::{guarded, Answer};
 use crate::cache::CacheLayout;
 use crate::draft::{DraftBatch, DraftContext, DraftJob, Drafter, Verification};
 use crate::types::SequenceId;
-use crate::Result;
+use crate::{ResourceError, Result};
 
 /// A drafter at work.
 pub(super) struct Drafting {
     drafter: Arc<dyn Drafter>,
     context: DraftContext,
-    batch: Box<dyn DraftBatch>,
+    /// Absent if the drafter could not start again.
+    batch: Option<Box<dyn DraftBatch>>,
+    /// Whether the batch took the place of one that panicked, and has not heard of the running sequences.
+    fresh: bool,
 }
 
 impl Drafting {
     pub(super) fn start(drafter: Arc<dyn Drafter>, context: DraftContext) -> Result<Drafting> {
         let batch = guarded("draft", drafter.name(), || drafter.start(&context))?;
-        Ok(Drafting { drafter, context, batch })
+        Ok(Drafting { drafter, context, batch: Some(batch), fresh: false })
     }
 
     /// The longest draft.
@@ -30,15 +33,22 @@ impl Drafting {
     fn call<T>(&mut self, f: impl FnOnce(&mut dyn DraftBatch) -> Result<T>) -> Result<T> {
         let mut finished = false;
         let batch = &mut self.batch;
-        let result = guarded("draft", self.drafter.name(), || {
-            let result = f(&mut **batch);
+        let name = self.drafter.name();
+        let result = guarded("draft", name, || {
+            let batch = batch.as_deref_mut().ok_or(ResourceError::DrafterGone)?;
+            let result = f(batch);
             finished = true;
             result
         });
-        if !finished {
-            if let Ok(batch) = guarded("draft", self.drafter.name(), || self.drafter.start(&self.context)) {
-                self.batch = batch;
-            }
+        if !finished && self.batch.is_some() {
+            let old = self.batch.take();
+            // Dropping what panicked may panic too.
+            let _ = guarded("draft", name, || {
+                drop(old);
+                Ok(())
+            });
+            self.batch = guarded("draft", name, || self.drafter.start(&self.context)).ok();
+            self.fresh = true;
         }
         result
     }
@@ -61,6 +71,9 @@ impl Drafting {
 
     /// Gives each answer that decodes a draft, within `budget` rows of the step.
     pub(super) fn propose(&mut self, running: &mut [Answer], layout: &CacheLayout, budget: usize) {
+        if std::mem::take(&mut self.fresh) {
+            running.iter_mut().filter(|answer| answer.drafting.enabled).for_each(|answer| self.add(answer));
+        }
         let decoding = running.iter().filter(|a| a.sequence.decodes()).count();
         if decoding == 0 {
             return;
@@ -105,7 +118,7 @@ impl Drafting {
         }
     }
 
-    /// Tells the drafter and the bill what became of an answer's draft.
+    /// Tells the bill, and unless the answer ended with it the drafter, what became of an answer's draft.
     pub(super) fn settle(&mut self, answer: &mut Answer) {
         let verification = std::mem::take(&mut answer.drafting.verification);
         let (drafted, accepted) = (verification.draft().len(), verification.accepted());
@@ -114,6 +127,9 @@ impl Drafting {
         }
         answer.drafting.accepted += accepted;
         answer.drafting.length.verified(drafted, accepted);
+        if verification.finished() {
+            return;
+        }
         let result = self.call(|batch| {
             batch.verified(answer.id, &answer.sequence.tokens, accepted);
             Ok(())

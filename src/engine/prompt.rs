@@ -154,7 +154,7 @@ impl Engine {
         let room = context.saturating_sub(prompt);
         match asked {
             Some(max_tokens) if self.layout.is_bounded() => Ok(max_tokens),
-            Some(0) => Ok(0),
+            Some(0) if prompt <= context => Ok(0),
             None if room == 0 && self.layout.is_bounded() => {
                 let range = "a number, since the prompt fills the context and the cache policy sets no end";
                 let (name, value) = ("max_tokens", "not set".to_string());

@@ -157,6 +157,8 @@ impl Engine {
         let spans: Vec<Span<'_>> = tokens.iter().zip(&caches).map(|(tokens, cache)| Span { tokens, cache }).collect();
         let mut happened = Vec::new();
         let mut born: Vec<(usize, Answer)> = Vec::new();
+        // Places of answers that failed in this step, with their error: nothing splits off from them any more.
+        let mut broken: Vec<(usize, Error)> = Vec::new();
         let computed = guarded("model", "matrix products", || {
             model.forward(arena, &spans, &rows_wanted, &mut |first, logits| {
                 let now = clock.elapsed();
@@ -165,10 +167,9 @@ impl Engine {
                     let mut with = Choosing { distribution, now };
                     match usage {
                         Use::Report(token) => {
-                            if let Err(error) = answer.report(*token, logits) {
-                                happened.push(Happened { id: answer.id, result: Err(error) });
-                            }
+                            broken.extend(answer.report(*token, logits).err().map(|error| (*index, error)));
                         }
+                        Use::Choose if broken.iter().any(|(at, _)| at == index) => {}
                         Use::Choose if answer.drafting.verification.is_open() => {
                             let siblings = std::mem::take(&mut answer.siblings);
                             for (choice, session) in (1..).zip(siblings) {
@@ -198,15 +199,22 @@ impl Engine {
             // Always possible: nothing is freed between the two.
             let _ = cache.truncate(arena, kept);
             cache.commit(layout, arena);
-            if let Err(error) = cache.act(layout, arena, sequence.prompt_len) {
-                happened.push(Happened { id: running[share.index].id, result: Err(error) });
-            }
-            running[share.index].sequence.cache = cache;
+            let acted = cache.act(layout, arena, sequence.prompt_len);
+            broken.extend(acted.err().map(|error| (share.index, error)));
+            sequence.cache = cache;
         }
         if let Err(error) = computed {
-            return self.fail(shares, error);
+            // Who would have split off takes no part: its parent claims its blocks again, until it ends.
+            for (index, sibling) in born {
+                self.running[index].siblings.push(sibling.sampling.session);
+            }
+            happened.extend(self.fail(shares, error));
+            return happened;
         }
-        self.separate(born, &mut happened);
+        self.separate(born, &broken, &mut happened);
+        happened.extend(
+            broken.into_iter().map(|(index, error)| Happened { id: self.running[index].id, result: Err(error) }),
+        );
         if let Some(drafting) = &mut self.drafting {
             shares.iter().for_each(|share| drafting.settle(&mut self.running[share.index]));
         } else {
@@ -215,11 +223,15 @@ impl Engine {
         happened
     }
 
-    /// Puts the choices that split off beside the one that ran their prompt.
-    fn separate(&mut self, born: Vec<(usize, Answer)>, happened: &mut Vec<Happened>) {
+    /// Puts the choices that split off beside the one that ran their prompt. They fail with it.
+    fn separate(&mut self, born: Vec<(usize, Answer)>, broken: &[(usize, Error)], happened: &mut Vec<Happened>) {
         for (index, mut answer) in born {
             let parent = &self.running[index].sequence.cache;
-            match parent.fork(&self.layout, &mut self.arena) {
+            let cache = match broken.iter().find(|(at, _)| *at == index) {
+                Some((_, error)) => Err(again(error)),
+                None => parent.fork(&self.layout, &mut self.arena),
+            };
+            match cache {
                 Ok(cache) => answer.sequence.cache = cache,
                 Err(error) => happened.push(Happened { id: answer.id, result: Err(error) }),
             }
@@ -232,16 +244,9 @@ impl Engine {
     }
 
     /// The step could not be computed: all requests that took part in it end.
-    fn fail(&mut self, shares: &[Share], error: Error) -> Vec<Happened> {
-        let again = |error: &Error| match error {
-            Error::Matmul(error) => error.clone().into(),
-            other => Error::Extension { room: "model", name: "forward".to_string(), message: other.to_string() },
-        };
-        let mut happened: Vec<Happened> = Vec::new();
-        for share in shares {
-            happened.push(Happened { id: self.running[share.index].id, result: Err(again(&error)) });
-        }
-        happened
+    fn fail(&self, shares: &[Share], error: Error) -> Vec<Happened> {
+        let ids = shares.iter().map(|share| self.running[share.index].id);
+        ids.map(|id| Happened { id, result: Err(again(&error)) }).collect()
     }
 
     /// Takes an answer out, frees its blocks and reports its end; `false` if there is none of this name.
@@ -283,5 +288,18 @@ impl Engine {
             self.end(id, reason, None, events);
         });
         !ids.is_empty()
+    }
+}
+
+/// The same failure for another request.
+fn again(error: &Error) -> Error {
+    match error {
+        Error::Matmul(error) => error.clone().into(),
+        Error::Request(error) => error.clone().into(),
+        Error::Resources(error) => error.clone().into(),
+        Error::Extension { room, name, message } => {
+            Error::Extension { room, name: name.clone(), message: message.clone() }
+        }
+        other => Error::Extension { room: "model", name: "forward".to_string(), message: other.to_string() },
     }
 }

@@ -20,6 +20,9 @@ pub enum ResourceError {
         /// Blocks that no request has claimed.
         free: usize,
     },
+    /// The drafter panicked and could not start again; answers come without drafts.
+    #[error("the drafter panicked and could not start again; its answers go on without drafts")]
+    DrafterGone,
     /// The system gave no memory for the KV cache.
     #[error(
         "the system has no memory left for the KV cache; use a smaller context, fewer sequences or `KvFormat::Bf16`"

@@ -74,7 +74,9 @@ impl<'a> WeightView<'a> {
     pub fn from_bytes(info: WeightInfo, bytes: &'a [u8]) -> Result<WeightView<'a>> {
         let (expected, actual) = (size(&info), bytes.len());
         match info.dtype.size_in_bytes(info.cols) {
-            Some(row_bytes) if expected == Some(actual) => Ok(WeightView { info, row_bytes, data: Data::Bytes(bytes) }),
+            Some(row_bytes) if row_bytes > 0 && expected == Some(actual) => {
+                Ok(WeightView { info, row_bytes, data: Data::Bytes(bytes) })
+            }
             _ => {
                 let expected = expected.unwrap_or(usize::MAX);
                 Err(crate::KernelError::Length { dtype: info.dtype.name(), expected, actual }.into())

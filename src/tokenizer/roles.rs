@@ -62,9 +62,13 @@ impl Roles {
         let mut named = |name: &str| -> Result<Option<TokenId>> {
             let text = metadata.string(&format!("candlewick.tokenizer.{name}_token"))?;
             let id = text.and_then(|text| vocabulary.id(text));
-            // The unknown token stays what the vocabulary says, also where a file pads with it.
-            let is_unknown = |id: TokenId| vocabulary.kind(id) == Some(TokenKind::Unknown);
-            if let Some(id) = id.filter(|&id| name != "unk" && (name != "pad" || !is_unknown(id))) {
+            // Some files pad with the unknown token or with an ordinary one such as `!`: those stay what they are.
+            let stays = id.is_some_and(|id| match vocabulary.kind(id) {
+                Some(TokenKind::Unknown) => name == "pad",
+                Some(TokenKind::Normal) => name == "pad" || text.is_some_and(|text| text.chars().count() == 1),
+                _ => false,
+            });
+            if let Some(id) = id.filter(|_| name != "unk" && !stays) {
                 vocabulary.set_kind(id, TokenKind::Control);
             }
             Ok(id)

@@ -4,7 +4,7 @@
 //! tokenizers cut; a rule that places the longest token of the whole text first gives the same result unless a
 //! longer token starts inside a shorter one, and cannot be done in one pass.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::{Result, TokenId, TokenizerError};
@@ -106,7 +106,9 @@ fn matcher(tokens: &[(TokenId, &str)]) -> Result<Option<Matcher>> {
     if tokens.is_empty() {
         return Ok(None);
     }
+    // A DFA would take a thousand times the memory of long texts.
     let automaton = AhoCorasick::builder()
+        .kind(Some(AhoCorasickKind::ContiguousNFA))
         .match_kind(MatchKind::LeftmostLongest)
         .build(tokens.iter().map(|(_, text)| text))
         .map_err(|error| TokenizerError::Matcher { what: "the special tokens", reason: error.to_string() })?;

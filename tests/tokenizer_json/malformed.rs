@@ -168,3 +168,24 @@ fn control_tokens_do_not_arise_from_text() {
     assert_eq!(ids[0], 297);
     assert_eq!(ids.len(), 2);
 }
+
+#[test]
+fn parts_of_many_steps_and_long_added_tokens_are_refused() {
+    let step = json!({"type": "Split", "pattern": {"String": "x"}, "behavior": "Isolated", "invert": false});
+    let many = json!({"type": "Sequence", "pretokenizers": vec![step; 50_000]});
+    check("/pre_tokenizer", many, &["pre_tokenizer", "few"]);
+    let long: String = (0..20_000).map(|i| char::from_u32(0x100 + i % 0x400).unwrap()).collect();
+    check("/added_tokens", json!([{"content": long, "id": 3}]), &["added_tokens", "4096"]);
+}
+
+#[test]
+fn padding_with_an_ordinary_token_leaves_it_ordinary() {
+    let json = byte_level("qwen2", specials(false)).to_string();
+    let plain = read(&json).unwrap();
+    let mut padded = metadata(&json);
+    padded.insert("candlewick.tokenizer.pad_token", candlewick::source::Value::String("!".to_string()));
+    let padded = Tokenizer::from_metadata(&padded).unwrap();
+    let expected = plain.encode("Hi! Hi!", EncodeOptions::PLAIN).unwrap();
+    assert_eq!(padded.encode("Hi! Hi!", EncodeOptions::PLAIN).unwrap(), expected);
+    assert!(padded.token_id("!").is_some_and(|id| !padded.is_control(id) && expected.contains(&id)));
+}

@@ -17,6 +17,9 @@ use crate::stream::{channel, Sender};
 use crate::types::SequenceId;
 use crate::{Error, Result};
 
+/// Commands that are worked off between two steps at most.
+const COMMANDS_PER_STEP: usize = 64;
+
 /// What the front asks of the thread.
 pub(super) enum Command {
     Submit {
@@ -104,7 +107,8 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
 
     /// Works off the commands that are there, and waits for one while there is nothing else to do.
     fn take_commands(&mut self) -> Life {
-        loop {
+        // A flood of commands must not keep the engine from its steps.
+        for _ in 0..COMMANDS_PER_STEP {
             if self.closed && self.streams.is_empty() {
                 return Life::Closes;
             }
@@ -139,6 +143,7 @@ impl<S: FnMut(&mut Engine) -> Result<Vec<Event>>> Actor<S> {
                 Command::Shutdown => return Life::ShutsDown,
             }
         }
+        Life::Goes
     }
 
     fn submit(&mut self, request: Request, link: Arc<Link>, answer: &Sender<Result<TokenStream>>) {

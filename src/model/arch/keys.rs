@@ -114,10 +114,12 @@ impl<'a> Keys<'a> {
             }
             rope = rope.divided_by(&factors);
         }
-        let factor = match self.positive("rope.scaling.factor")? {
-            Some(factor) => factor,
-            None => self.positive("rope.scale_linear")?.unwrap_or(1.0),
+        // Files say 0 for none.
+        let factor = match self.float("rope.scaling.factor")?.filter(|factor| *factor != 0.0) {
+            Some(_) => self.positive("rope.scaling.factor")?,
+            None => self.positive("rope.scale_linear")?,
         };
+        let factor = factor.unwrap_or(1.0);
         match self.string("rope.scaling.type")? {
             Some("none") => Ok(rope),
             None | Some("linear") => Ok(rope.linear(factor)),

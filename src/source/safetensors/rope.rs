@@ -21,6 +21,13 @@ pub(super) fn set(fields: Fields<'_>, family: &Family, head_dim: u64, metadata: 
         None => fields.object("rope_scaling", "rope_scaling.")?,
         newer => newer,
     };
+    // Loaders differ in which of the two they read.
+    let older = fields.object("rope_scaling", "rope_scaling.")?;
+    if let (Some(newer), Some(older)) = (full.or(parameters), older) {
+        if kind(newer)? != kind(older)? || newer.positive("factor")? != older.positive("factor")? {
+            return Err(family.unsupported("`rope_scaling` beside `rope_parameters` that say something else; keep one"));
+        }
+    }
     let mut set = |key: &str, value: Value| {
         metadata.insert(format!("{}.{key}", family.architecture), value);
     };

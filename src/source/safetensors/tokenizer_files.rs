@@ -27,7 +27,7 @@ use crate::source::metadata::{Array, Metadata, Value};
 use crate::{Result, SourceError, TokenizerError};
 
 /// Bytes of a `tokenizer.json`; the largest published one has 35 MB.
-const MAX_TOKENIZER: u64 = 256 << 20;
+const MAX_TOKENIZER: u64 = 64 << 20;
 const MAX_SENTENCEPIECE: u64 = 64 << 20;
 const MAX_CONFIG: u64 = 16 << 20;
 const MAX_TEMPLATE: u64 = 4 << 20;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 
 use super::json::AddedToken;
@@ -97,7 +97,9 @@ fn matcher(tokens: Vec<(String, AddedToken)>) -> Result<Option<Matcher>> {
     if tokens.is_empty() {
         return Ok(None);
     }
+    // A DFA would take a thousand times the memory of long texts.
     let automaton = AhoCorasick::builder()
+        .kind(Some(AhoCorasickKind::ContiguousNFA))
         .match_kind(MatchKind::LeftmostLongest)
         .build(tokens.iter().map(|(pattern, _)| pattern))
         .map_err(cannot_match)?;

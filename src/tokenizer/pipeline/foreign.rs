@@ -19,8 +19,8 @@ use crate::tokenizer::special::Scope;
 use crate::tokenizer::vocabulary::{TokenKind, Vocabulary};
 use crate::{Result, TokenId, TokenizerError};
 
-/// Steps of one part of the file.
-const MAX_STEPS: usize = 256;
+/// Steps of one part of the file: each may hold a compiled pattern of some 10 MB.
+pub(super) const MAX_STEPS: usize = 16;
 
 /// How much longer text may become by replacing in it.
 const MAX_GROWTH: usize = 64;

@@ -11,7 +11,10 @@ use crate::tokenizer::vocabulary::{parse_byte, TokenKind, Vocabulary};
 use crate::{Result, TokenId, TokenizerError};
 
 /// The text of the file that is accepted, in bytes; the largest published one has 35 MB.
-const MAX_FILE: usize = 256 << 20;
+const MAX_FILE: usize = 64 << 20;
+
+/// Bytes of an added token's text.
+const MAX_ADDED: usize = 4096;
 
 /// Levels of a normalizer, pre-tokenizer, decoder or post-processor.
 const MAX_DEPTH: usize = 16;
@@ -281,6 +284,9 @@ fn added_token(value: &Value) -> Result<AddedToken> {
     };
     let content = value.get("content").and_then(Value::as_str);
     let content = content.ok_or_else(|| field(name, "objects with the string `content`", value))?;
+    if content.len() > MAX_ADDED {
+        return Err(field(&format!("{name}: {}", shown(content)), "a text of at most 4096 bytes", value));
+    }
     let id = value.get("id").and_then(Value::as_u64).and_then(|id| TokenId::try_from(id).ok());
     Ok(AddedToken {
         id: id.ok_or_else(|| field(&format!("{name}: id of {}", shown(content)), "an id of 32 bits", value))?,

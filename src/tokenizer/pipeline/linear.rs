@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 use tokenizers::NormalizedString;
 
+use super::foreign::MAX_STEPS;
 use crate::tokenizer::pre::{Splitter, Whitespace, Writing, GPT2_PATTERN};
 use crate::tokenizer::spm::SPACE;
 
@@ -96,7 +97,7 @@ pub(crate) fn recognize(normalizer: &Value, pre_tokenizer: &Value) -> Option<(Li
         }
         _ => return None,
     }
-    let steps = steps(pre_tokenizer, "pretokenizers")?;
+    let steps = steps(pre_tokenizer, "pretokenizers").filter(|steps| steps.len() <= MAX_STEPS)?;
     let mut splitter = Splitter::whole();
     for (index, step) in steps.iter().enumerate() {
         let is_last = index + 1 == steps.len();

@@ -6,6 +6,9 @@
 use crate::source::metadata::{Array, Metadata, Value};
 use crate::{Result, TokenizerError};
 
+/// Entries of a vocabulary, far above every known one.
+const MAX_PIECES: usize = 1 << 21;
+
 /// A token that other files add to the pieces.
 #[derive(Clone, Debug)]
 pub(super) struct AddedToken {
@@ -99,6 +102,9 @@ impl Model {
         }
         if !(1..=6).contains(&kind) {
             return Err(message.damaged("the type of a piece is not from 1 to 6"));
+        }
+        if self.tokens.len() >= MAX_PIECES {
+            return Err(message.damaged("more pieces than any vocabulary has"));
         }
         self.tokens.push(text.to_string());
         self.scores.push(score);
