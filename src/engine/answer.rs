@@ -107,12 +107,6 @@ pub(super) struct Times {
 /// What a step gives an answer: a piece, and why it ends if it does.
 pub(super) type Accepted = (Piece, Option<FinishReason>);
 
-/// What choosing a token needs beside the answer.
-pub(super) struct Choosing<'a> {
-    pub(super) distribution: &'a mut Distribution,
-    pub(super) now: Duration,
-}
-
 impl Sampling {
     /// Chooses the token after `sequence` from the model's logits. `forbidden` tokens are not chosen, nor are those
     /// outside the legal set.
@@ -203,12 +197,12 @@ impl Answer {
     }
 
     /// Takes in the logits after the last token: chooses the next one and makes text of it.
-    pub(super) fn choose(&mut self, logits: &mut [f32], with: &mut Choosing<'_>) -> Result<Accepted> {
+    pub(super) fn choose(&mut self, logits: &mut [f32], distribution: &mut Distribution) -> Result<Accepted> {
         let Answer { sampling, sequence, limits, choice, .. } = self;
         let too_early = sequence.generated().len() < limits.min_tokens;
         let forbidden = if too_early { &limits.ends[..] } else { &[] };
-        let (token, logprobs) = sampling.choose(sequence, *choice, forbidden, logits, with.distribution)?;
-        Ok(self.accept(token, logprobs, with.now))
+        let (token, logprobs) = sampling.choose(sequence, *choice, forbidden, logits, distribution)?;
+        Ok(self.accept(token, logprobs))
     }
 
     /// The walk along the draft goes on if the model chose as drafted.
@@ -255,10 +249,8 @@ impl Answer {
     }
 
     /// Takes a chosen token in: its text, and whether it ends the answer.
-    fn accept(&mut self, token: TokenId, logprobs: Option<LogProbs>, now: Duration) -> Accepted {
+    fn accept(&mut self, token: TokenId, logprobs: Option<LogProbs>) -> Accepted {
         self.sequence.tokens.push(token);
-        self.times.first_token.get_or_insert(now);
-        self.times.last_token = now;
         self.logprobs.extend(logprobs.clone());
         let mut piece = Piece { token: Some(token), logprobs, choice: self.choice, ..Piece::default() };
         piece.text = self.text.echo.take().unwrap_or_default();
@@ -274,6 +266,12 @@ impl Answer {
         }
         self.text.emitted.push_str(&piece.text);
         (piece, reason)
+    }
+
+    /// The step that brought tokens is over.
+    pub(super) fn mark(&mut self, now: Duration) {
+        self.times.first_token.get_or_insert(now);
+        self.times.last_token = now;
     }
 
     /// Text that was held back, when the answer is cut off.

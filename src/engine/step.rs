@@ -1,6 +1,6 @@
 //! One step: admit, draft, plan, run the model, choose tokens, say what happened.
 
-use super::answer::{guarded, Accepted, Answer, Choosing, DraftState};
+use super::answer::{guarded, Accepted, Answer, DraftState};
 use super::output::Event;
 use super::Engine;
 use crate::cache::SequenceCache;
@@ -125,7 +125,7 @@ impl Engine {
 
     /// Runs the model on each share's rows, and chooses tokens for the sequences that have run all of theirs.
     fn forward(&mut self, shares: &[Share]) -> Vec<Happened> {
-        let Engine { running, model, arena, distribution, layout, next_id, clock, .. } = self;
+        let Engine { running, model, arena, distribution, layout, next_id, .. } = self;
         let vocab = model.vocab_size();
         let lengths: Vec<usize> = shares.iter().map(|share| running[share.index].sequence.tokens.len()).collect();
         let (mut tokens, mut rows_wanted, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
@@ -161,10 +161,8 @@ impl Engine {
         let mut broken: Vec<(usize, Error)> = Vec::new();
         let computed = guarded("model", "matrix products", || {
             model.forward(arena, &spans, &rows_wanted, &mut |first, logits| {
-                let now = clock.elapsed();
                 for (Wanted { index, usage }, logits) in wanted[first..].iter().zip(logits.chunks_exact_mut(vocab)) {
                     let answer = &mut running[*index];
-                    let mut with = Choosing { distribution, now };
                     match usage {
                         Use::Report(token) => {
                             broken.extend(answer.report(*token, logits).err().map(|error| (*index, error)));
@@ -175,11 +173,11 @@ impl Engine {
                             for (choice, session) in (1..).zip(siblings) {
                                 let mut sibling = answer.sibling(SequenceId(*next_id), choice, session);
                                 *next_id += 1;
-                                let result = sibling.choose(&mut logits.to_vec(), &mut with);
+                                let result = sibling.choose(&mut logits.to_vec(), distribution);
                                 happened.push(Happened { id: sibling.id, result });
                                 born.push((*index, sibling));
                             }
-                            let result = answer.choose(logits, &mut with);
+                            let result = answer.choose(logits, distribution);
                             answer.follow(&result);
                             happened.push(Happened { id: answer.id, result });
                         }
@@ -190,7 +188,7 @@ impl Engine {
             Ok(())
         });
         drop(spans);
-        for ((share, before), mut cache) in shares.iter().zip(lengths).zip(caches) {
+        for ((share, &before), mut cache) in shares.iter().zip(&lengths).zip(caches) {
             let sequence = &mut running[share.index].sequence;
             // The last chosen token has not run, and what followed it of a draft is taken back.
             let known = before.max(sequence.tokens.len().saturating_sub(1));
@@ -203,6 +201,14 @@ impl Engine {
             broken.extend(acted.err().map(|error| (share.index, error)));
             sequence.cache = cache;
         }
+        let now = self.clock.elapsed();
+        for (share, before) in shares.iter().zip(lengths) {
+            let answer = &mut self.running[share.index];
+            if answer.sequence.tokens.len() > before {
+                answer.mark(now);
+            }
+        }
+        born.iter_mut().for_each(|(_, sibling)| sibling.mark(now));
         if let Err(error) = computed {
             // Who would have split off takes no part: its parent claims its blocks again, until it ends.
             for (index, sibling) in born {

@@ -65,8 +65,7 @@ impl Penalties {
         if !logit.is_finite() {
             return logit;
         }
-        let logit =
-            if logit > 0.0 { (logit / self.repetition).min(f32::MAX) } else { (logit * self.repetition).max(f32::MIN) };
+        let logit = if logit > 0.0 { logit / self.repetition } else { (logit * self.repetition).max(f32::MIN) };
         if count == 0 {
             return logit;
         }
