@@ -47,6 +47,7 @@ impl fmt::Debug for CacheLayout {
 
 impl CacheLayout {
     /// Groups layers by their own windows; everything that these show is kept.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn new(windows: impl IntoIterator<Item = Option<usize>>) -> CacheLayout {
         let facts = Facts { visibility: Visibility::All, acts: super::Acts::Never, bounds: CacheBounds::NONE };
         CacheLayout::grouped(windows, Arc::new(Full), facts)

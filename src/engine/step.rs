@@ -5,6 +5,7 @@ use super::output::Event;
 use super::Engine;
 use crate::cache::SequenceCache;
 use crate::model::Span;
+use crate::sample::Distribution;
 use crate::schedule::{self, Pending, Share};
 use crate::types::{FinishReason, SequenceId, TokenId};
 use crate::{Error, ResourceError, Result};
@@ -25,10 +26,89 @@ struct Wanted {
     usage: Use,
 }
 
+/// The rows of a step.
+struct Batch {
+    /// Per share.
+    tokens: Vec<Vec<TokenId>>,
+    /// Rows whose logits are wanted, counted over all shares.
+    rows: Vec<usize>,
+    /// What each of them is for.
+    wanted: Vec<Wanted>,
+}
+
+impl Batch {
+    fn gather(running: &[Answer], shares: &[Share]) -> Batch {
+        let mut batch = Batch { tokens: Vec::with_capacity(shares.len()), rows: Vec::new(), wanted: Vec::new() };
+        let mut first_row = 0;
+        for &Share { index, rows } in shares {
+            let Answer { sequence, drafting, prompt_logprobs, limits, .. } = &running[index];
+            let first = sequence.cache.len();
+            let all = sequence.tokens[first..].iter().chain(drafting.verification.draft());
+            batch.tokens.push(all.copied().take(rows).collect());
+            for at in first..first + rows {
+                let is_last = at + 1 >= sequence.tokens.len();
+                let usage = if is_last && limits.max_tokens > 0 {
+                    Use::Choose
+                } else if !is_last && prompt_logprobs.is_some() && at + 1 < sequence.prompt_len {
+                    Use::Report(sequence.tokens[at + 1])
+                } else {
+                    continue;
+                };
+                batch.rows.push(first_row + at - first);
+                batch.wanted.push(Wanted { index, usage });
+            }
+            first_row += rows;
+        }
+        batch
+    }
+}
+
 /// What became of an answer in a step.
 struct Happened {
     id: SequenceId,
     result: Result<Accepted>,
+}
+
+/// What a step brings, while it runs.
+#[derive(Default)]
+struct Step {
+    happened: Vec<Happened>,
+    /// Answers that split off, with the place of the one that ran their prompt.
+    born: Vec<(usize, Answer)>,
+    /// Places of answers that failed, with their error: nothing splits off from them any more.
+    broken: Vec<(usize, Error)>,
+}
+
+impl Step {
+    /// Takes in the logits of one row.
+    fn take(
+        &mut self,
+        answer: &mut Answer,
+        wanted: &Wanted,
+        logits: &mut [f32],
+        distribution: &mut Distribution,
+        next_id: &mut u64,
+    ) {
+        let Wanted { index, usage } = *wanted;
+        if let Use::Report(token) = usage {
+            self.broken.extend(answer.report(token, logits).err().map(|error| (index, error)));
+            return;
+        }
+        if !answer.drafting.verification.is_open() || self.broken.iter().any(|(at, _)| *at == index) {
+            return;
+        }
+        let siblings = std::mem::take(&mut answer.siblings);
+        for (choice, session) in (1..).zip(siblings) {
+            let mut sibling = answer.sibling(SequenceId(*next_id), choice, session);
+            *next_id += 1;
+            let result = sibling.choose(&mut logits.to_vec(), distribution);
+            self.happened.push(Happened { id: sibling.id, result });
+            self.born.push((index, sibling));
+        }
+        let result = answer.choose(logits, distribution);
+        answer.follow(&result);
+        self.happened.push(Happened { id: answer.id, result });
+    }
 }
 
 impl Engine {
@@ -128,61 +208,17 @@ impl Engine {
         let Engine { running, model, arena, distribution, layout, next_id, .. } = self;
         let vocab = model.vocab_size();
         let lengths: Vec<usize> = shares.iter().map(|share| running[share.index].sequence.tokens.len()).collect();
-        let (mut tokens, mut rows_wanted, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
-        let mut first_row = 0;
-        for &Share { index, rows } in shares {
-            let Answer { sequence, drafting, prompt_logprobs, limits, .. } = &running[index];
-            let first = sequence.cache.len();
-            let all = sequence.tokens[first..].iter().chain(drafting.verification.draft());
-            tokens.push(all.copied().take(rows).collect::<Vec<TokenId>>());
-            for at in first..first + rows {
-                let usage = if at + 1 >= sequence.tokens.len() {
-                    if limits.max_tokens == 0 {
-                        continue;
-                    }
-                    Use::Choose
-                } else if prompt_logprobs.is_some() && at + 1 < sequence.prompt_len {
-                    Use::Report(sequence.tokens[at + 1])
-                } else {
-                    continue;
-                };
-                rows_wanted.push(first_row + at - first);
-                wanted.push(Wanted { index, usage });
-            }
-            first_row += rows;
-        }
+        let batch = Batch::gather(running, shares);
         // The caches leave their answers for the time of the forward, in which tokens are chosen already.
         let caches: Vec<SequenceCache> =
             shares.iter().map(|share| std::mem::take(&mut running[share.index].sequence.cache)).collect();
-        let spans: Vec<Span<'_>> = tokens.iter().zip(&caches).map(|(tokens, cache)| Span { tokens, cache }).collect();
-        let mut happened = Vec::new();
-        let mut born: Vec<(usize, Answer)> = Vec::new();
-        // Places of answers that failed in this step, with their error: nothing splits off from them any more.
-        let mut broken: Vec<(usize, Error)> = Vec::new();
+        let spans = batch.tokens.iter().zip(&caches).map(|(tokens, cache)| Span { tokens, cache });
+        let spans: Vec<Span<'_>> = spans.collect();
+        let mut step = Step::default();
         let computed = guarded("model", "matrix products", || {
-            model.forward(arena, &spans, &rows_wanted, &mut |first, logits| {
-                for (Wanted { index, usage }, logits) in wanted[first..].iter().zip(logits.chunks_exact_mut(vocab)) {
-                    let answer = &mut running[*index];
-                    match usage {
-                        Use::Report(token) => {
-                            broken.extend(answer.report(*token, logits).err().map(|error| (*index, error)));
-                        }
-                        Use::Choose if broken.iter().any(|(at, _)| at == index) => {}
-                        Use::Choose if answer.drafting.verification.is_open() => {
-                            let siblings = std::mem::take(&mut answer.siblings);
-                            for (choice, session) in (1..).zip(siblings) {
-                                let mut sibling = answer.sibling(SequenceId(*next_id), choice, session);
-                                *next_id += 1;
-                                let result = sibling.choose(&mut logits.to_vec(), distribution);
-                                happened.push(Happened { id: sibling.id, result });
-                                born.push((*index, sibling));
-                            }
-                            let result = answer.choose(logits, distribution);
-                            answer.follow(&result);
-                            happened.push(Happened { id: answer.id, result });
-                        }
-                        Use::Choose => {}
-                    }
+            model.forward(arena, &spans, &batch.rows, &mut |first, logits| {
+                for (wanted, logits) in batch.wanted[first..].iter().zip(logits.chunks_exact_mut(vocab)) {
+                    step.take(&mut running[wanted.index], wanted, logits, distribution, next_id);
                 }
             })?;
             Ok(())
@@ -198,7 +234,7 @@ impl Engine {
             let _ = cache.truncate(arena, kept);
             cache.commit(layout, arena);
             let acted = cache.act(layout, arena, sequence.prompt_len);
-            broken.extend(acted.err().map(|error| (share.index, error)));
+            step.broken.extend(acted.err().map(|error| (share.index, error)));
             sequence.cache = cache;
         }
         let now = self.clock.elapsed();
@@ -208,19 +244,25 @@ impl Engine {
                 answer.mark(now);
             }
         }
-        born.iter_mut().for_each(|(_, sibling)| sibling.mark(now));
+        step.born.iter_mut().for_each(|(_, sibling)| sibling.mark(now));
+        self.settle(shares, step, computed)
+    }
+
+    /// Brings a computed step to its end: answers that split off start to run, drafts are settled, failures are told.
+    fn settle(&mut self, shares: &[Share], step: Step, computed: Result<()>) -> Vec<Happened> {
+        let Step { mut happened, born, broken } = step;
         if let Err(error) = computed {
             // Who would have split off takes no part: its parent claims its blocks again, until it ends.
             for (index, sibling) in born {
                 self.running[index].siblings.push(sibling.sampling.session);
             }
-            happened.extend(self.fail(shares, error));
+            let ids = shares.iter().map(|share| self.running[share.index].id);
+            happened.extend(ids.map(|id| Happened { id, result: Err(again(&error)) }));
             return happened;
         }
         self.separate(born, &broken, &mut happened);
-        happened.extend(
-            broken.into_iter().map(|(index, error)| Happened { id: self.running[index].id, result: Err(error) }),
-        );
+        let failures = broken.into_iter();
+        happened.extend(failures.map(|(index, error)| Happened { id: self.running[index].id, result: Err(error) }));
         if let Some(drafting) = &mut self.drafting {
             shares.iter().for_each(|share| drafting.settle(&mut self.running[share.index]));
         } else {
@@ -247,12 +289,6 @@ impl Engine {
             }
             self.running.push(answer);
         }
-    }
-
-    /// The step could not be computed: all requests that took part in it end.
-    fn fail(&self, shares: &[Share], error: Error) -> Vec<Happened> {
-        let ids = shares.iter().map(|share| self.running[share.index].id);
-        ids.map(|id| Happened { id, result: Err(again(&error)) }).collect()
     }
 
     /// Takes an answer out, frees its blocks and reports its end; `false` if there is none of this name.
