@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::policy::{Facts, Kept, Visibility};
-use super::{CacheBounds, CachePolicy, Full};
+use super::{CacheBounds, CachePolicy};
 use crate::kernel::BLOCK_TOKENS;
 use crate::BuildError;
 
@@ -50,7 +50,7 @@ impl CacheLayout {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn new(windows: impl IntoIterator<Item = Option<usize>>) -> CacheLayout {
         let facts = Facts { visibility: Visibility::All, acts: super::Acts::Never, bounds: CacheBounds::NONE };
-        CacheLayout::grouped(windows, Arc::new(Full), facts)
+        CacheLayout::grouped(windows, Arc::new(super::Full), facts)
     }
 
     /// Groups layers by what the policy lets them see.
