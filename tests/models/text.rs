@@ -1,6 +1,6 @@
 //! What a host sees of a real model: text, batches, threads.
 
-use candlewick::{Engine, Event, FinishReason, Message, Output, Request, SequenceId};
+use candlewick::{Engine, Event, FinishReason, Message, Output, Precision, Request, SequenceId};
 
 use crate::files::Model;
 
