@@ -11,9 +11,7 @@ use super::lanes::{each_column, Kernel, Lanes};
 use super::unpack::Format;
 
 /// How far ahead of the products a panel is prefetched, in bytes.
-const AHEAD: usize = 2304;
-/// Fewer columns than this are bound by memory, where the hardware's own prefetching is better left alone.
-const PREFETCH_COLUMNS: usize = 6;
+const AHEAD: usize = 4608;
 
 /// One panel times `C` columns, from the packed form.
 pub(crate) struct Direct<F: Format, const C: usize> {
@@ -72,7 +70,7 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
             let mut b = 0;
             while b < self.blocks {
                 for j in 0..F::BLOCKS.min(self.blocks - b) {
-                    if C >= PREFETCH_COLUMNS {
+                    if C >= V::PREFETCH_COLUMNS {
                         // Spread over the blocks: all of a group's lines at once would stall it.
                         let lines = F::BYTES.div_ceil(64 * F::BLOCKS);
                         for line in 0..lines {

@@ -278,13 +278,14 @@ format! {
 }
 
 format! {
-    /// d, scales i8 [16][16], 32 units of two nibbles, 16 units of four 2-bit high parts.
+    /// d, scales i8 [16][16], then per half 8 units of four 2-bit high parts and 16 units of two nibbles: the order in
+    /// which they are first read.
     Q6_K: 8 blocks, 3392 bytes, 6 bits, offset 32, 2 sub, min false; |group, j, V| {
         let (half, part) = (j / 4, j % 4);
         let mut units = [V::splat_i(0); 8];
         for (u, unit) in units.iter_mut().enumerate() {
-            let low = V::load_i(group.add(320 + (half * 16 + part % 2 * 8 + u) * 64));
-            let high = V::load_i(group.add(2368 + (half * 8 + u) * 64));
+            let high = V::load_i(group.add(320 + half * 1536 + u * 64));
+            let low = V::load_i(group.add(832 + half * 1536 + (part % 2 * 8 + u) * 64));
             let high = bits::<V>(high, part as u32 * 2, 3);
             *unit = V::or(bits::<V>(low, part as u32 / 2 * 4, 15), V::shl(high, 4));
         }

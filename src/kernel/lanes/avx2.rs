@@ -86,6 +86,7 @@ impl Lanes for Avx2 {
     type I = [__m256i; 2];
     const FLOAT_COLUMNS: usize = 4;
     const DIRECT: bool = true;
+    const PREFETCH_COLUMNS: usize = 1;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
@@ -201,6 +202,14 @@ impl Lanes for Avx2 {
     unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
         // SAFETY: see above.
         unsafe { [_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn lookup(codes: Self::I, table: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
+            both(codes, |codes| _mm256_shuffle_epi8(table, codes))
+        }
     }
     #[inline(always)]
     unsafe fn to_f(a: Self::I) -> Self::F {

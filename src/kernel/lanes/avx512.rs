@@ -14,6 +14,7 @@ impl Lanes for Avx512 {
     type I = __m512i;
     const FLOAT_COLUMNS: usize = 8;
     const DIRECT: bool = true;
+    const PREFETCH_COLUMNS: usize = 6;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
@@ -119,6 +120,11 @@ impl Lanes for Avx512 {
     unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
         // SAFETY: see above.
         unsafe { _mm512_sub_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn lookup(codes: Self::I, table: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.cast())), codes) }
     }
     #[inline(always)]
     unsafe fn to_f(a: Self::I) -> Self::F {

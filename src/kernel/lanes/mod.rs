@@ -38,6 +38,9 @@ pub(crate) trait Lanes: Copy + 'static {
     const FLOAT_COLUMNS: usize;
     /// Whether products straight from the packed form are worth their code.
     const DIRECT: bool;
+    /// From how many columns a direct product prefetches its panel by itself. Below that, reading is bound by memory
+    /// and some processors' own prefetching does better alone (docs/performance.md has the measurements).
+    const PREFETCH_COLUMNS: usize;
 
     /// Runs a kernel, compiled for this instruction set.
     ///
@@ -73,6 +76,8 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Right shift of each lane by `count` < 32, filling with zeros.
     unsafe fn shr(a: Self::I, count: u32) -> Self::I;
     unsafe fn sub(a: Self::I, b: Self::I) -> Self::I;
+    /// Every byte, below 16, becomes that entry of a table of 16 bytes.
+    unsafe fn lookup(codes: Self::I, table: *const u8) -> Self::I;
     /// Lanes, as signed numbers, to f32.
     unsafe fn to_f(a: Self::I) -> Self::F;
 

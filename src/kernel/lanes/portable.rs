@@ -68,6 +68,7 @@ impl Lanes for Portable {
     type I = [u32; 16];
     const FLOAT_COLUMNS: usize = 4;
     const DIRECT: bool = false;
+    const PREFETCH_COLUMNS: usize = usize::MAX;
 
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
         // SAFETY: passed on.
@@ -160,6 +161,12 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
         zip(a, b, u32::wrapping_sub)
+    }
+    #[inline(always)]
+    unsafe fn lookup(codes: Self::I, table: *const u8) -> Self::I {
+        // SAFETY: passed on.
+        let table = unsafe { table.cast::<[u8; 16]>().read_unaligned() };
+        map(codes, |codes| u32::from_le_bytes(codes.to_le_bytes().map(|code| table[usize::from(code & 15)])))
     }
     #[inline(always)]
     unsafe fn to_f(a: Self::I) -> Self::F {

@@ -57,6 +57,8 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
                 put_i(out, V::shl(x, count));
                 put_i(out, V::shr(x, count));
             }
+            let table: [u8; 17] = std::array::from_fn(|i| (i * 37 + 200) as u8);
+            put_i(out, V::lookup(V::and(x, V::splat_i(0x0f0f_0f0f)), table.as_ptr().add(1)));
             put_f(out, V::to_f(signed));
             put_f(out, V::to_f(V::sub(unsigned, V::splat_i(1 << 24))));
 
