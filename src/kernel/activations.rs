@@ -4,9 +4,11 @@
 //! group, so that a kernel that works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
 
 use super::format::Layout;
-use super::isa::{Cpu, KernelLevel};
-use super::memory::Shared;
+use super::isa::Cpu;
+use super::memory::{with_scratch, Shared};
+use super::ops::{inverse_rms, Activation};
 use super::packed::PackedMatrix;
+use super::vector::leveled;
 
 /// Rows of a group.
 pub(crate) const GROUP: usize = 8;
@@ -22,6 +24,91 @@ pub enum Precision {
     Int8Activations,
     /// f32 activations and dequantized weights.
     F32,
+}
+
+/// What a product's input is made from, row by row, on the way into its forms.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// `[rows][cols]` as they are.
+    Rows(&'a [f32]),
+    /// Each row of `x`, `[rows][cols]`, as [`rms_norm`](super::rms_norm) would give it.
+    Normed {
+        /// The rows before the norm.
+        x: &'a [f32],
+        /// A factor per column.
+        weight: &'a [f32],
+        /// Added to the mean of squares.
+        eps: f32,
+    },
+    /// `activation(gate) * up`, value by value; both `[rows][cols]`.
+    Gated {
+        /// The nonlinearity.
+        activation: Activation,
+        /// Its argument.
+        gate: &'a [f32],
+        /// The other factor.
+        up: &'a [f32],
+    },
+}
+
+impl<'a> Input<'a> {
+    /// The length of what it is made from, where all parts have the same and a norm's weight is a row.
+    fn len(&self, cols: usize) -> Option<usize> {
+        match self {
+            Input::Rows(x) => Some(x.len()),
+            Input::Normed { x, weight, .. } => (weight.len() == cols).then_some(x.len()),
+            Input::Gated { gate, up, .. } => (gate.len() == up.len()).then_some(gate.len()),
+        }
+    }
+
+    /// Row `r`, in `made` if it has to be made.
+    #[inline(always)]
+    fn row<'b>(&self, r: usize, cols: usize, made: &'b mut [f32]) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        let range = r * cols..(r + 1) * cols;
+        match *self {
+            Input::Rows(x) => return &x[range],
+            Input::Normed { x, weight, eps } => {
+                let x = &x[range];
+                let scale = inverse_rms(x, eps);
+                for ((made, x), w) in made.iter_mut().zip(x).zip(weight) {
+                    *made = x * scale * w;
+                }
+            }
+            Input::Gated { activation, gate, up } => {
+                // Two loops: the choice must not be made per value.
+                let values = made.iter_mut().zip(gate[range.clone()].iter().zip(&up[range]));
+                match activation {
+                    Activation::Silu => values.for_each(|(made, (g, u))| *made = Activation::Silu.gate(*g, *u)),
+                    Activation::GeluTanh => values.for_each(|(made, (g, u))| *made = Activation::GeluTanh.gate(*g, *u)),
+                }
+            }
+        }
+        made
+    }
+
+    /// All rows, `[rows][cols]`, written to `out`.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn write(&self, cpu: &Cpu, cols: usize, out: &mut [f32]) {
+        assert_eq!(self.len(cols), Some(out.len()), "an input of rows of {cols} columns");
+        let rows = ((16 << 10) / cols.max(1)).max(1);
+        cpu.for_each_chunk(out, rows * cols, &|first, out| write_rows(cpu, self, first / cols, cols, out));
+    }
+}
+
+leveled! {
+    fn write_rows(input: &Input<'_>, first: usize, cols: usize, out: &mut [f32]) {
+        for (r, out) in out.chunks_exact_mut(cols).enumerate() {
+            match input {
+                Input::Rows(x) => out.copy_from_slice(&x[(first + r) * cols..(first + r + 1) * cols]),
+                made => _ = made.row(first + r, cols, out),
+            }
+        }
+    }
 }
 
 /// Which integer a dot product starts from, so that codes may be unsigned: minus the offset times the sum.
@@ -94,9 +181,6 @@ impl Activations {
 
     /// Takes the input `x`, `[rows][cols]` row-major, and computes the forms that `weights` need at `precision`.
     ///
-    /// Each row's codes depend on that row alone: per 32 values the scale is amax / 127 and a code is
-    /// x · (127 / amax), rounded to nearest, ties to even. Blocks with amax below 1e-30 count as zero.
-    ///
     /// # Panics
     /// If `x` is not `rows * cols` long or a matrix does not have `cols` columns.
     pub fn prepare(
@@ -108,7 +192,28 @@ impl Activations {
         weights: &[&PackedMatrix],
         precision: Precision,
     ) {
-        assert_eq!(Some(x.len()), rows.checked_mul(cols), "an input of {rows} rows and {cols} columns");
+        self.prepare_input(cpu, &Input::Rows(x), rows, cols, weights, precision);
+    }
+
+    /// Takes an input of `rows` rows and `cols` columns, made row by row, and computes the forms that `weights` need at
+    /// `precision`. One dispatch; a row that has to be made never leaves the cache.
+    ///
+    /// Each row's codes depend on that row alone: per 32 values the scale is amax / 127 and a code is
+    /// x · (127 / amax), rounded to nearest, ties to even. Blocks with amax below 1e-30 count as zero.
+    ///
+    /// # Panics
+    /// If the input has another length or a matrix does not have `cols` columns.
+    pub fn prepare_input(
+        &mut self,
+        cpu: &Cpu,
+        input: &Input<'_>,
+        rows: usize,
+        cols: usize,
+        weights: &[&PackedMatrix],
+        precision: Precision,
+    ) {
+        let len = rows.checked_mul(cols);
+        assert!(len.is_some() && input.len(cols) == len, "an input of {rows} rows and {cols} columns");
         assert!(weights.iter().all(|w| w.cols() == cols), "every matrix has {cols} columns");
         (self.rows, self.cols, self.precision) = (rows, cols, precision);
         self.starts.iter_mut().for_each(|starts| starts.subs = 0);
@@ -143,8 +248,7 @@ impl Activations {
             grow(&mut self.values, padded * cols);
         }
         let job = Job {
-            x,
-            zeros: if padded > rows { vec![0.0; cols] } else { Vec::new() },
+            input,
             rows,
             cols,
             codes: int8.then_some(Shared(self.codes.as_mut_ptr())),
@@ -160,11 +264,11 @@ impl Activations {
         let groups = rows.div_ceil(GROUP);
         let per_task = if rows * cols < 1 << 15 { groups } else { groups.div_ceil(cpu.pool.threads() * 4) }.max(1);
         cpu.pool.run(groups.div_ceil(per_task), &|task| {
-            for group in task * per_task..groups.min((task + 1) * per_task) {
-                // SAFETY: every buffer that the job names was grown to its length above; groups are below
-                // `groups` and each is visited once.
-                unsafe { job.run(level, group) };
-            }
+            with_scratch(cols, |row| {
+                for group in task * per_task..groups.min((task + 1) * per_task) {
+                    prepare_group(level, &job, group, row);
+                }
+            });
         });
     }
 
@@ -269,9 +373,7 @@ fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
 }
 
 struct Job<'a> {
-    x: &'a [f32],
-    /// A row for padding; empty if there is none.
-    zeros: Vec<f32>,
+    input: &'a Input<'a>,
     rows: usize,
     cols: usize,
     codes: Option<Shared<i32>>,
@@ -281,57 +383,44 @@ struct Job<'a> {
     values: Option<Shared<f32>>,
 }
 
+leveled! {
+    /// One group of rows. The buffers of the job have room for all groups, and each is visited by one task, once.
+    fn prepare_group(job: &Job<'_>, group: usize, made: &mut [f32]) {
+        // SAFETY: as above; `prepare_input`, the only caller, sees to both.
+        unsafe { job.group(group, made) }
+    }
+}
+
 impl Job<'_> {
     /// # Safety
     /// The buffers have room for all rows, and no other thread touches this group's part.
-    unsafe fn run(&self, level: KernelLevel, group: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            /// The same code, compiled for wider registers.
-            #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn wide(job: &Job<'_>, group: usize) {
-                // SAFETY: passed on.
-                unsafe { job.group(group) }
-            }
-            if matches!(level, KernelLevel::Avx2 | KernelLevel::Avx512) {
-                // SAFETY: the level is available, and the rest is passed on.
-                return unsafe { wide(self, group) };
-            }
-        }
-        let _ = level;
-        // SAFETY: passed on.
-        unsafe { self.group(group) }
-    }
-
-    /// # Safety
-    /// As [`run`](Self::run).
     #[inline(always)]
-    unsafe fn group(&self, group: usize) {
+    unsafe fn group(&self, group: usize, made: &mut [f32]) {
+        let (rows, cols) = (self.rows, self.cols);
         let first = group * GROUP;
-        let width = group_width(self.rows, group);
+        let width = group_width(rows, group);
         for c in 0..width {
-            let row = if first + c < self.rows {
-                &self.x[(first + c) * self.cols..(first + c + 1) * self.cols]
-            } else {
-                &self.zeros
-            };
+            // Rows beyond the last are zeros.
+            let row = if first + c < rows { self.input.row(first + c, cols, made) } else { &[] };
             if let Some(codes) = self.codes {
-                for (b, block) in row.as_chunks::<32>().0.iter().enumerate() {
+                let blocks = row.as_chunks::<32>().0;
+                for b in 0..cols / 32 {
+                    let block = blocks.get(b).unwrap_or(&[0.0; 32]);
                     // SAFETY: block and column are inside this group's part of every buffer.
-                    unsafe { self.block(codes, first * (self.cols / 32), width, c, b, block) };
+                    unsafe { self.block(codes, first * (cols / 32), width, c, b, block) };
                 }
             }
             if let Some(values) = self.values {
-                for (k, &value) in row.iter().enumerate() {
+                for k in 0..cols {
                     // SAFETY: as above.
-                    unsafe { *values.get().add(first * self.cols + k * width + c) = value };
+                    unsafe { *values.get().add(first * cols + k * width + c) = row.get(k).copied().unwrap_or(0.0) };
                 }
             }
         }
     }
 
     /// # Safety
-    /// As [`run`](Self::run).
+    /// As [`group`](Self::group).
     #[inline(always)]
     unsafe fn block(&self, codes: Shared<i32>, at: usize, width: usize, c: usize, b: usize, x: &[f32; 32]) {
         let (words, scale, sums) = quantize(x);

@@ -7,12 +7,17 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::chunks::Shared;
 use super::memory::{prefetch, view, view_mut, Buffer};
+use super::ops::rotate_halves;
 use super::vector::{bf16_to_f32, f16_to_f32, leveled};
-use super::KernelLevel;
+use super::{Cpu, KernelLevel};
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;
+
+/// Blocks that one dispatch writes at most.
+const WAVE: usize = 64;
 
 /// How keys and values are stored. Arithmetic is f32 in every case, on what is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -160,6 +165,17 @@ impl KvBlocks {
         &self.segments[segment].as_slice()[bytes]
     }
 
+    /// A block's bytes, to be written.
+    ///
+    /// # Safety
+    /// Nobody else has this block's bytes meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn block_shared(&self, block: u32) -> &mut [u8] {
+        let (segment, bytes) = self.place(block);
+        // SAFETY: passed on.
+        unsafe { self.segments[segment].shared_part(bytes) }
+    }
+
     fn block_mut(&mut self, block: u32) -> &mut [u8] {
         let (segment, bytes) = self.place(block);
         &mut self.segments[segment].as_mut_slice()[bytes]
@@ -174,25 +190,57 @@ impl KvBlocks {
     pub fn write(&mut self, block: u32, offset: usize, key: &[f32], value: &[f32]) {
         let KvShape { kv_heads, head_dim } = self.shape;
         assert!(offset < BLOCK_TOKENS && key.len() == kv_heads * head_dim && value.len() == key.len(), "kv write");
-        let (format, len) = (self.format, self.shape.block_len());
-        let data = self.block_mut(block);
-        match format {
-            KvFormat::F32 => store(view_mut(data), head_dim, offset, key, value, |v| v),
-            KvFormat::F16 => store(view_mut(data), head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
-            KvFormat::Bf16 => store(view_mut(data), head_dim, offset, key, value, |v| bf16::from_f32(v).to_bits()),
-            KvFormat::Q8 => {
-                let (codes, scales) = data.split_at_mut(len);
-                let (codes, scales): (&mut [i8], &mut [f32]) = (view_mut(codes), view_mut(scales));
-                for head in 0..kv_heads {
-                    let codes = &mut codes[2 * head * head_dim * BLOCK_TOKENS..][..2 * head_dim * BLOCK_TOKENS];
-                    let (keys, values) = codes.split_at_mut(head_dim * BLOCK_TOKENS);
-                    let one = head * head_dim..(head + 1) * head_dim;
-                    let scale = quantize(&key[one.clone()], |d, code| keys[d * BLOCK_TOKENS + offset] = code);
-                    scales[2 * head * BLOCK_TOKENS + offset] = scale;
-                    let scale = quantize(&value[one], |d, code| values[offset * head_dim + d] = code);
-                    scales[(2 * head + 1) * BLOCK_TOKENS + offset] = scale;
+        let (format, shape) = (self.format, self.shape);
+        write_token(format, shape, self.block_mut(block), offset, key, value);
+    }
+
+    /// Rotates the keys of consecutive tokens in place, as [`rope`](super::rope) does, and stores them with their
+    /// values: token i at logical index `first + i`, in the block that `table` has for it. `keys` and `values` are
+    /// `[tokens][kv_heads][head_dim]`, `cos` and `sin` `[tokens][n / 2]` for n values per head that rotate.
+    ///
+    /// # Panics
+    /// If a block has no memory or stands in the table twice, or the lengths do not fit.
+    pub fn write_rotated(
+        &mut self,
+        cpu: &Cpu,
+        table: &[u32],
+        first: usize,
+        (keys, values): (&mut [f32], &[f32]),
+        (cos, sin): (&[f32], &[f32]),
+    ) {
+        let (format, shape) = (self.format, self.shape);
+        let width = shape.kv_heads * shape.head_dim;
+        let tokens = values.len() / width.max(1);
+        assert!(keys.len() == tokens * width && values.len() == keys.len() && cos.len() == sin.len(), "kv rows");
+        if tokens == 0 {
+            return;
+        }
+        let half = cos.len() / tokens;
+        assert!(cos.len() == tokens * half && 2 * half <= shape.head_dim, "kv rotation");
+        let keys = Shared::new(keys);
+        let (this, level) = (&*self, cpu.usable_level());
+        let blocks = first / BLOCK_TOKENS..(first + tokens - 1) / BLOCK_TOKENS + 1;
+        for wave in blocks.clone().step_by(WAVE) {
+            let wave = wave..blocks.end.min(wave + WAVE);
+            let mut sorted = [0; WAVE];
+            let sorted = &mut sorted[..wave.len()];
+            sorted.copy_from_slice(&table[wave.clone()]);
+            sorted.sort_unstable();
+            assert!(sorted.windows(2).all(|pair| pair[0] != pair[1]), "a block stands in the table twice");
+            cpu.pool.run(wave.len(), &|task| {
+                let block = wave.start + task;
+                // SAFETY: the tasks of a wave have different blocks (checked), and `self` is borrowed mutably.
+                let data = unsafe { this.block_shared(table[block]) };
+                for index in first.max(block * BLOCK_TOKENS)..(first + tokens).min((block + 1) * BLOCK_TOKENS) {
+                    let i = index - first;
+                    let angles = i * half..(i + 1) * half;
+                    // SAFETY: every token has one task.
+                    let key = unsafe { keys.slice(i * width, width) };
+                    rotate_halves(level, key, shape.head_dim, &cos[angles.clone()], &sin[angles]);
+                    let value = &values[i * width..(i + 1) * width];
+                    write_token(format, shape, data, index % BLOCK_TOKENS, key, value);
                 }
-            }
+            });
         }
     }
 
@@ -286,6 +334,28 @@ impl KvBlocks {
         let bytes = 2 * self.shape.panel_len() * self.format.width();
         for line in self.block(block)[start..start + bytes].chunks(64) {
             prefetch::<false>(line.as_ptr());
+        }
+    }
+}
+
+fn write_token(format: KvFormat, shape: KvShape, data: &mut [u8], offset: usize, key: &[f32], value: &[f32]) {
+    let KvShape { kv_heads, head_dim } = shape;
+    match format {
+        KvFormat::F32 => store(view_mut(data), head_dim, offset, key, value, |v| v),
+        KvFormat::F16 => store(view_mut(data), head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
+        KvFormat::Bf16 => store(view_mut(data), head_dim, offset, key, value, |v| bf16::from_f32(v).to_bits()),
+        KvFormat::Q8 => {
+            let (codes, scales) = data.split_at_mut(shape.block_len());
+            let (codes, scales): (&mut [i8], &mut [f32]) = (view_mut(codes), view_mut(scales));
+            for head in 0..kv_heads {
+                let codes = &mut codes[2 * head * head_dim * BLOCK_TOKENS..][..2 * head_dim * BLOCK_TOKENS];
+                let (keys, values) = codes.split_at_mut(head_dim * BLOCK_TOKENS);
+                let one = head * head_dim..(head + 1) * head_dim;
+                let scale = quantize(&key[one.clone()], |d, code| keys[d * BLOCK_TOKENS + offset] = code);
+                scales[2 * head * BLOCK_TOKENS + offset] = scale;
+                let scale = quantize(&value[one], |d, code| values[offset * head_dim + d] = code);
+                scales[(2 * head + 1) * BLOCK_TOKENS + offset] = scale;
+            }
         }
     }
 }

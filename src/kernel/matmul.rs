@@ -22,8 +22,8 @@ use crate::source::Dtype;
 const DIRECT_ROWS: usize = 16;
 /// Rows whose f32 sums are kept at a time: 128 KiB for a quad of panels.
 const FLOAT_ROWS: usize = 512;
-/// Multiplications that are worth a task of their own (a few microseconds).
-const TASK_COST: usize = 1 << 18;
+/// Multiplications that are worth a task of their own (two microseconds or so, of one row that is read from memory).
+const TASK_COST: usize = 1 << 15;
 
 /// Multiplies: `outs[i]`, `[acts.rows()][weights[i].rows()]` row-major, becomes `input × weights[i]` transposed.
 ///
@@ -34,7 +34,21 @@ const TASK_COST: usize = 1 << 18;
 /// # Panics
 /// If a length differs from the above, or `acts` was not prepared for these matrices' types and columns.
 pub fn matmul(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
-    let run: fn(&Job<'_>, Range<usize>) = match cpu.usable_level() {
+    dispatch(cpu, runner(cpu), weights, acts, outs, false);
+}
+
+/// As [`matmul`], but adds to what the outputs hold: one more rounding per value.
+///
+/// # Panics
+/// As [`matmul`].
+pub fn matmul_add(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
+    dispatch(cpu, runner(cpu), weights, acts, outs, true);
+}
+
+type Runner = fn(&Job<'_>, Range<usize>);
+
+fn runner(cpu: &Cpu) -> Runner {
+    match cpu.usable_level() {
         #[cfg(target_arch = "x86_64")]
         KernelLevel::Avx512 => run_lanes::<lanes::Avx512>,
         #[cfg(target_arch = "x86_64")]
@@ -42,14 +56,13 @@ pub fn matmul(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &m
         #[cfg(not(target_arch = "x86_64"))]
         KernelLevel::Neon => run_lanes::<lanes::Portable>,
         _ => run_scalar,
-    };
-    dispatch(cpu, run, weights, acts, outs);
+    }
 }
 
 /// [`matmul`] with lanes that the level would not choose. The machine must have them.
 #[cfg(test)]
 pub(crate) fn matmul_portable(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
-    dispatch(cpu, run_lanes::<lanes::Portable>, weights, acts, outs);
+    dispatch(cpu, run_lanes::<lanes::Portable>, weights, acts, outs, false);
 }
 
 /// One matrix of a dispatch.
@@ -60,15 +73,11 @@ pub(crate) struct Job<'a> {
     out: Shared<f32>,
     /// Panels per task.
     chunk: usize,
+    /// Whether results are added to what the output holds.
+    add: bool,
 }
 
-fn dispatch(
-    cpu: &Cpu,
-    run: fn(&Job<'_>, Range<usize>),
-    weights: &[&PackedMatrix],
-    acts: &Activations,
-    outs: &mut [&mut [f32]],
-) {
+fn dispatch(cpu: &Cpu, run: Runner, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]], add: bool) {
     assert_eq!(weights.len(), outs.len(), "an output per matrix");
     for (weights, out) in weights.iter().zip(outs.iter()) {
         assert_eq!(weights.cols(), acts.cols(), "the columns of the input");
@@ -93,7 +102,7 @@ fn dispatch(
             let chunk = if cpu.pool.threads() == 1 { panels } else { (task_cost / cost(weights)).clamp(1, panels) };
             let chunk = if acts.int8_for(weights.layout()) { chunk } else { chunk.next_multiple_of(QUAD) };
             let out = Shared(out.as_mut_ptr());
-            Job { weights, acts, out, chunk }
+            Job { weights, acts, out, chunk, add }
         })
         .collect();
     let tasks = |job: &Job<'_>| job.weights.panels().div_ceil(job.chunk);
@@ -114,7 +123,10 @@ fn run_scalar(job: &Job<'_>, panels: Range<usize>) {
     let n = job.weights.rows();
     // SAFETY: m is below the input's rows and r below the matrix's, and the output has a value for each pair;
     // only this task has these r.
-    let mut store = |m: usize, r: usize, value: f32| unsafe { *job.out.get().add(m * n + r) = value };
+    let mut store = |m: usize, r: usize, value: f32| unsafe {
+        let out = job.out.get().add(m * n + r);
+        *out = if job.add { *out + value } else { value };
+    };
     if job.acts.int8_for(job.weights.layout()) {
         scalar::int8_rows(job.weights, job.acts, rows, &mut store);
     } else {
@@ -163,14 +175,19 @@ impl Job<'_> {
         let lanes = PANEL.min(n - panel * PANEL);
         // SAFETY: row and panel lie inside the output.
         let out = unsafe { self.out.get().add(row * n + panel * PANEL) };
-        if lanes == PANEL && rows == self.columns(group) {
+        if lanes == PANEL && rows == self.columns(group) && !self.add {
             return f(out, n);
         }
         let mut aside = [0f32; GROUP * PANEL];
         f(aside.as_mut_ptr(), PANEL);
         for (c, results) in aside.chunks_exact(PANEL).take(rows).enumerate() {
-            // SAFETY: `lanes` values of row `row + c` remain from this panel's start.
-            unsafe { std::ptr::copy_nonoverlapping(results.as_ptr(), out.add(c * n), lanes) };
+            // SAFETY: `lanes` values of row `row + c` remain from this panel's start, and only this task has them.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.add(c * n), lanes) };
+            if self.add {
+                out.iter_mut().zip(results).for_each(|(out, result)| *out += result);
+            } else {
+                out.copy_from_slice(&results[..lanes]);
+            }
         }
     }
 }

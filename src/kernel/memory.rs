@@ -107,6 +107,20 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// Some of the bytes, to be written, where tasks divide a buffer among them.
+    ///
+    /// # Safety
+    /// Nobody else has any of these bytes meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn shared_part(&self, range: std::ops::Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "a part of the buffer");
+        // SAFETY: inside the buffer, whose bytes are reached through its pointer alone; not aliased (the caller's
+        // promise).
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().add(range.start), range.end - range.start) }
+    }
+}
+
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)

@@ -24,13 +24,13 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, Precision};
+pub use activations::{Activations, Input, Precision};
 pub use attention::{attention, AttentionShape, AttentionSpan, LiveBlock};
 pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
-pub use matmul::matmul;
-pub use ops::{add, add_bias, gate, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation};
+pub use matmul::{matmul, matmul_add};
+pub use ops::{add, add_bias, add_rms_norm, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation};
 pub use packed::PackedMatrix;
 pub use pool::Pool;
 pub use scalar::dequantize;

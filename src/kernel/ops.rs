@@ -15,7 +15,7 @@ fn rows_per_task(width: usize) -> usize {
 
 /// `1 / sqrt(mean(x^2) + eps)`; the squares are summed over 32 lanes, then by a fixed tree.
 #[inline(always)]
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+pub(super) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     let mut lanes = [0f32; 32];
     let mut chunks = x.chunks_exact(32);
     for chunk in &mut chunks {
@@ -75,6 +75,30 @@ leveled! {
     }
 }
 
+/// `x[r] += rms_norm(y[r])` for rows of `weight.len()` values.
+///
+/// # Panics
+/// If `x` and `y` differ in length or are not whole rows.
+pub fn add_rms_norm(cpu: &Cpu, x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
+    let width = weight.len();
+    assert!(x.len() == y.len() && x.len().is_multiple_of(width.max(1)), "add_rms_norm: rows of {width}");
+    cpu.for_each_chunk(x, rows_per_task(width) * width, &|first, x| {
+        add_rms_norm_rows(cpu, x, &y[first..first + x.len()], weight, eps);
+    });
+}
+
+leveled! {
+    fn add_rms_norm_rows(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
+        let width = weight.len();
+        for (x, y) in x.chunks_exact_mut(width).zip(y.chunks_exact(width)) {
+            let scale = inverse_rms(y, eps);
+            for i in 0..width {
+                x[i] += y[i] * scale * weight[i];
+            }
+        }
+    }
+}
+
 /// `x += y`.
 ///
 /// # Panics
@@ -116,38 +140,17 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// `gate = activation(gate) * up`.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn gate(cpu: &Cpu, activation: Activation, gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len(), "gate");
-    cpu.for_each_chunk(gate, TASK_ELEMENTS / 4, &|first, gate| {
-        let up = &up[first..first + gate.len()];
-        match activation {
-            Activation::Silu => silu_mul(cpu, gate, up),
-            Activation::GeluTanh => gelu_mul(cpu, gate, up),
-        }
-    });
-}
-
-leveled! {
-    fn silu_mul(gate: &mut [f32], up: &[f32]) {
-        for (g, u) in gate.iter_mut().zip(up) {
-            *g = *g / (1.0 + exp(-*g)) * u;
-        }
-    }
-}
-
-leveled! {
-    fn gelu_mul(gate: &mut [f32], up: &[f32]) {
+impl Activation {
+    /// The activation of a value, times another.
+    #[inline(always)]
+    pub(super) fn gate(self, x: f32, up: f32) -> f32 {
         // 2 * sqrt(2 / pi)
         const SCALE: f32 = 1.595_769;
-        for (g, u) in gate.iter_mut().zip(up) {
-            let x = *g;
-            let inner = SCALE * x * (0.044_715 * x).mul_add(x, 1.0);
-            *g = x / (1.0 + exp(-inner)) * u;
-        }
+        let inner = match self {
+            Activation::Silu => x,
+            Activation::GeluTanh => SCALE * x * (0.044_715 * x).mul_add(x, 1.0),
+        };
+        x / (1.0 + exp(-inner)) * up
     }
 }
 
@@ -197,7 +200,7 @@ pub fn rope(cpu: &Cpu, x: &mut [f32], heads: usize, head_dim: usize, cos: &[f32]
 }
 
 leveled! {
-    fn rotate_halves(row: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
+    pub(super) fn rotate_halves(row: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
         let half = cos.len();
         for head in row.chunks_exact_mut(head_dim) {
             let (low, rest) = head.split_at_mut(half);

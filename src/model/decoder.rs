@@ -8,7 +8,7 @@ use super::spec::{DecoderSpec, LayerSpec};
 use super::{Model, Span, TakeLogits};
 use crate::cache::{BlockArena, CacheLayout, CachePolicy};
 use crate::error::MatmulError;
-use crate::kernel::{self, Activations, AttentionShape, AttentionSpan, Cpu, KvShape, Precision, BLOCK_TOKENS};
+use crate::kernel::{self, Activations, AttentionShape, AttentionSpan, Cpu, Input, KvShape, Precision};
 use crate::quant::{self, KernelContext, MatrixInfo, Quantizer, Role, Site};
 use crate::source::WeightSource;
 use crate::types::TokenId;
@@ -36,14 +36,13 @@ pub(crate) struct Decoder {
 struct Workspace {
     /// The residual stream, `[rows][hidden]`.
     x: Vec<f32>,
-    normed: Vec<f32>,
     q: Vec<f32>,
     /// The queries again, rotated for the sinks.
     sink_q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     attended: Vec<f32>,
-    /// Output of attention or MLP, `[rows][hidden]`.
+    /// Output of attention or MLP before its norm, or rows whose logits are wanted: `[rows][hidden]`.
     block: Vec<f32>,
     gate: Vec<f32>,
     up: Vec<f32>,
@@ -157,21 +156,14 @@ impl Decoder {
         let Decoder { spec, cpu, precision, layers, workspace: w, .. } = self;
         let (layer, LayerSpec { rope, .. }) = (&layers[index], &spec.layers[index]);
         let Some(visible) = spans.first().map(|s| s.cache.visible(index)) else { return Ok(()) };
-        let (head_dim, kv_heads) = (spec.kv.head_dim, spec.kv.kv_heads);
-        w.normed.resize(rows * spec.hidden_size, 0.0);
+        let head_dim = spec.kv.head_dim;
         w.q.resize(rows * spec.query_width(), 0.0);
         w.k.resize(rows * spec.kv_width(), 0.0);
         w.v.resize(rows * spec.kv_width(), 0.0);
-        kernel::rms_norm(cpu, &w.x, &layer.attention_norm, spec.norm_eps, &mut w.normed);
-        linears(
-            cpu,
-            *precision,
-            &mut w.activations,
-            &w.normed,
-            rows,
-            &[&layer.q, &layer.k, &layer.v],
-            &mut [&mut w.q, &mut w.k, &mut w.v],
-        )?;
+        let products = Products { cpu, precision: *precision, rows };
+        let input = Input::Normed { x: &w.x, weight: &layer.attention_norm, eps: spec.norm_eps };
+        let outs: &mut [&mut [f32]] = &mut [&mut w.q, &mut w.k, &mut w.v];
+        products.replace(&mut w.activations, &input, &[&layer.q, &layer.k, &layer.v], outs)?;
         for (norm, values) in [(&layer.q_norm, &mut w.q), (&layer.k_norm, &mut w.k)] {
             if let Some(norm) = norm {
                 kernel::rms_norm_in_place(cpu, values, norm, spec.norm_eps);
@@ -185,23 +177,20 @@ impl Decoder {
         }
         let (cos, sin) = &w.angles[*rope];
         kernel::rope(cpu, &mut w.q, spec.heads, head_dim, cos, sin);
-        kernel::rope(cpu, &mut w.k, kv_heads, head_dim, cos, sin);
 
         let width = spec.kv_width();
         let mut row = 0;
         let mut views = Vec::with_capacity(spans.len());
         for span in spans {
             let table = span.cache.table(index);
-            let first_index = span.cache.len();
-            for at in first_index..first_index + span.tokens.len() {
-                let r = row + at - first_index;
-                let values = r * width..(r + 1) * width;
-                let (key, value) = (&w.k[values.clone()], &w.v[values]);
-                arena.blocks_mut().write(table[at / BLOCK_TOKENS], at % BLOCK_TOKENS, key, value);
-            }
+            let (first_index, tokens) = (span.cache.len(), span.tokens.len());
+            let (values, half) = (row * width..(row + tokens) * width, cos.len() / rows);
+            let angles = row * half..(row + tokens) * half;
+            let pair = (&mut w.k[values.clone()], &w.v[values]);
+            arena.blocks_mut().write_rotated(cpu, table, first_index, pair, (&cos[angles.clone()], &sin[angles]));
             let live = span.cache.live(index);
-            views.push(AttentionSpan { first_row: row, rows: span.tokens.len(), first_index, table, live });
-            row += span.tokens.len();
+            views.push(AttentionSpan { first_row: row, rows: tokens, first_index, table, live });
+            row += tokens;
         }
         let shape = AttentionShape {
             heads: spec.heads,
@@ -214,32 +203,23 @@ impl Decoder {
         w.attended.resize(rows * spec.query_width(), 0.0);
         kernel::attention(cpu, &shape, arena.blocks(), &views, &w.q, sink_q, &mut w.attended);
 
-        w.block.resize(rows * spec.hidden_size, 0.0);
-        let outs: &mut [&mut [f32]] = &mut [&mut w.block];
-        linears(cpu, *precision, &mut w.activations, &w.attended, rows, &[&layer.output], outs)?;
-        if let Some(norm) = &layer.post_attention_norm {
-            kernel::rms_norm_in_place(cpu, &mut w.block, norm, spec.norm_eps);
-        }
-        kernel::add(cpu, &mut w.x, &w.block);
-        Ok(())
+        let input = Input::Rows(&w.attended);
+        let norm = layer.post_attention_norm.as_deref();
+        products.add(&mut w.activations, &input, &layer.output, norm, spec.norm_eps, (&mut w.x, &mut w.block))
     }
 
     fn feed_forward(&mut self, index: usize, rows: usize) -> Result<(), MatmulError> {
         let Decoder { spec, cpu, precision, layers, workspace: w, .. } = self;
         let (layer, width) = (&layers[index], spec.layers[index].feed_forward);
-        kernel::rms_norm(cpu, &w.x, &layer.feed_forward_norm, spec.norm_eps, &mut w.normed);
         w.gate.resize(rows * width, 0.0);
         w.up.resize(rows * width, 0.0);
+        let products = Products { cpu, precision: *precision, rows };
+        let input = Input::Normed { x: &w.x, weight: &layer.feed_forward_norm, eps: spec.norm_eps };
         let outs: &mut [&mut [f32]] = &mut [&mut w.gate, &mut w.up];
-        linears(cpu, *precision, &mut w.activations, &w.normed, rows, &[&layer.gate, &layer.up], outs)?;
-        kernel::gate(cpu, spec.activation, &mut w.gate, &w.up);
-        let outs: &mut [&mut [f32]] = &mut [&mut w.block];
-        linears(cpu, *precision, &mut w.activations, &w.gate, rows, &[&layer.down], outs)?;
-        if let Some(norm) = &layer.post_feed_forward_norm {
-            kernel::rms_norm_in_place(cpu, &mut w.block, norm, spec.norm_eps);
-        }
-        kernel::add(cpu, &mut w.x, &w.block);
-        Ok(())
+        products.replace(&mut w.activations, &input, &[&layer.gate, &layer.up], outs)?;
+        let input = Input::Gated { activation: spec.activation, gate: &w.gate, up: &w.up };
+        let norm = layer.post_feed_forward_norm.as_deref();
+        products.add(&mut w.activations, &input, &layer.down, norm, spec.norm_eps, (&mut w.x, &mut w.block))
     }
 
     fn logits(&mut self, wanted: &[usize], take: &mut TakeLogits<'_>) -> Result<(), MatmulError> {
@@ -250,10 +230,10 @@ impl Decoder {
             for &row in rows {
                 w.block.extend_from_slice(&w.x[row * hidden..(row + 1) * hidden]);
             }
-            kernel::rms_norm_in_place(cpu, &mut w.block, output_norm, spec.norm_eps);
             w.logits.resize(rows.len() * spec.vocab_size, 0.0);
-            let outs: &mut [&mut [f32]] = &mut [&mut w.logits];
-            linears(cpu, *precision, &mut w.activations, &w.block, rows.len(), &[head], outs)?;
+            let products = Products { cpu, precision: *precision, rows: rows.len() };
+            let input = Input::Normed { x: &w.block, weight: output_norm, eps: spec.norm_eps };
+            products.replace(&mut w.activations, &input, &[head], &mut [&mut w.logits])?;
             if let Some(cap) = spec.final_softcap {
                 kernel::softcap(cpu, &mut w.logits, cap);
             }
@@ -308,22 +288,60 @@ impl Model for Decoder {
     }
 }
 
-/// Products of one input with several matrices, biases added.
-fn linears(
-    cpu: &Cpu,
+/// What the products of a step have in common.
+struct Products<'a> {
+    cpu: &'a Cpu,
     precision: Precision,
-    activations: &mut Activations,
-    x: &[f32],
     rows: usize,
-    linears: &[&Linear],
-    outs: &mut [&mut [f32]],
-) -> Result<(), MatmulError> {
-    let matrices: Vec<_> = linears.iter().map(|linear| (&linear.site, &*linear.weight)).collect();
-    quant::products(&KernelContext::new(cpu, precision), activations, x, x.len() / rows, &matrices, outs)?;
-    for (linear, out) in linears.iter().zip(outs) {
-        if let Some(bias) = &linear.bias {
-            kernel::add_bias(cpu, out, bias);
+}
+
+impl Products<'_> {
+    fn run(
+        &self,
+        activations: &mut Activations,
+        input: &Input<'_>,
+        linears: &[&Linear],
+        into: quant::Into,
+        outs: &mut [&mut [f32]],
+    ) -> Result<(), MatmulError> {
+        let matrices: Vec<_> = linears.iter().map(|linear| (&linear.site, &*linear.weight)).collect();
+        // All linears of one input have its columns.
+        let cols = linears.first().map_or(0, |linear| linear.weight.dims().1);
+        let context = KernelContext::new(self.cpu, self.precision);
+        quant::products(&context, activations, input, (self.rows, cols), &matrices, into, outs)?;
+        for (linear, out) in linears.iter().zip(outs) {
+            if let Some(bias) = &linear.bias {
+                kernel::add_bias(self.cpu, out, bias);
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Products of one input with several matrices, biases added.
+    fn replace(
+        &self,
+        activations: &mut Activations,
+        input: &Input<'_>,
+        linears: &[&Linear],
+        outs: &mut [&mut [f32]],
+    ) -> Result<(), MatmulError> {
+        self.run(activations, input, linears, quant::Into::Replace, outs)
+    }
+
+    /// Adds a product with its bias to the residual stream `x`; where a norm stands between, through `block`.
+    fn add(
+        &self,
+        activations: &mut Activations,
+        input: &Input<'_>,
+        linear: &Linear,
+        norm: Option<&[f32]>,
+        eps: f32,
+        (x, block): (&mut Vec<f32>, &mut Vec<f32>),
+    ) -> Result<(), MatmulError> {
+        let Some(norm) = norm else { return self.run(activations, input, &[linear], quant::Into::Add, &mut [x]) };
+        block.resize(x.len(), 0.0);
+        self.run(activations, input, &[linear], quant::Into::Replace, &mut [block])?;
+        kernel::add_rms_norm(self.cpu, x, block, norm, eps);
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use super::{QuantizedMatrix, Site};
 use crate::error::MatmulError;
-use crate::kernel::{self, Activations, Cpu, PackedMatrix, Precision};
+use crate::kernel::{self, Activations, Cpu, Input, PackedMatrix, Precision};
 use crate::Result;
 
 /// Keeps the hook for packed matrices to this crate: the type cannot be named outside.
@@ -64,34 +64,60 @@ impl QuantizedMatrix for PackedMatrix {
     }
 }
 
-/// `outs[i]`, `[n][rows of matrix i]`, becomes `x`, `[n][cols]`, times matrix i transposed.
+/// Where products go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Into {
+    /// Outputs are written.
+    Replace,
+    /// Products are added to what the outputs hold.
+    Add,
+}
+
+/// `outs[i]`, `[n][rows of matrix i]`, becomes the input, `[n][cols]`, times matrix i transposed, or has it added.
 ///
-/// Packed matrices run in one pass on an input that is prepared once; the others follow one by one.
+/// Packed matrices run in one pass on an input that is made and prepared once; the others follow one by one.
 ///
 /// # Errors
 /// The first matrix that fails or panics, by its place.
 pub(crate) fn products(
     context: &KernelContext<'_>,
     activations: &mut Activations,
-    x: &[f32],
-    cols: usize,
+    input: &Input<'_>,
+    (n, cols): (usize, usize),
     matrices: &[(&Site, &dyn QuantizedMatrix)],
+    into: Into,
     outs: &mut [&mut [f32]],
 ) -> Result<(), MatmulError> {
     let mut packed = Vec::with_capacity(matrices.len());
     let mut packed_outs: Vec<&mut [f32]> = Vec::with_capacity(matrices.len());
+    let mut rows = Vec::new();
     for ((site, matrix), out) in matrices.iter().zip(outs) {
         match matrix.packed(Sealed) {
             Some(matrix) => {
                 packed.push(matrix);
                 packed_outs.push(out);
             }
-            None => guarded(site, || matrix.matmul(context, x, out))?,
+            None => {
+                if rows.is_empty() {
+                    rows.resize(n * cols, 0.0);
+                    input.write(context.cpu, cols, &mut rows);
+                }
+                if into == Into::Replace {
+                    guarded(site, || matrix.matmul(context, &rows, out))?;
+                    continue;
+                }
+                let mut product = vec![0.0; out.len()];
+                guarded(site, || matrix.matmul(context, &rows, &mut product))?;
+                kernel::add(context.cpu, out, &product);
+            }
         }
     }
     if !packed.is_empty() {
-        activations.prepare(context.cpu, x, x.len() / cols, cols, &packed, context.precision);
-        kernel::matmul(context.cpu, &packed, activations, &mut packed_outs);
+        activations.prepare_input(context.cpu, input, n, cols, &packed, context.precision);
+        match into {
+            Into::Replace => kernel::matmul(context.cpu, &packed, activations, &mut packed_outs),
+            Into::Add => kernel::matmul_add(context.cpu, &packed, activations, &mut packed_outs),
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 // Memory that each thread holds: tests run side by side.
 thread_local! {
@@ -11,9 +12,13 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
+/// The largest request of any thread since it was last set to 0.
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
 struct Counting;
 
 fn count(change: isize) {
+    LARGEST.fetch_max(change.max(0) as usize, Ordering::Relaxed);
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + change);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
@@ -53,9 +58,18 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// The result with the peak of the memory that `f` needed, and what of it is still held.
+#[allow(dead_code)] // each test binary uses its part
 pub(crate) fn measured<T>(f: impl FnOnce() -> T) -> (T, isize, isize) {
     let before = LIVE.get();
     PEAK.set(before);
     let result = f();
     (result, PEAK.get() - before, LIVE.get() - before)
+}
+
+/// The largest single request for memory, of any thread, while `f` ran. For tests that are alone in their process.
+#[allow(dead_code)] // each test binary uses its part
+pub(crate) fn largest(f: impl FnOnce()) -> usize {
+    LARGEST.store(0, Ordering::Relaxed);
+    f();
+    LARGEST.load(Ordering::Relaxed)
 }

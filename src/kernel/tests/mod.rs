@@ -1,6 +1,7 @@
 //! Tests of the kernels, and the weights and inputs they share.
 
 mod formats;
+mod fused;
 mod pool;
 mod products;
 mod speed;
