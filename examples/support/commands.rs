@@ -35,7 +35,8 @@ const MODEL: Flag = flag(
     "PATH|NAME|HUB-ID",
     "GGUF file, model directory, catalog name, or hub id owner/repo[:file.gguf] (needed)",
 );
-const THREADS: Flag = short("threads", 't', "N", "Threads to compute with [default: one per available core]");
+const THREADS: Flag =
+    short("threads", 't', "N", "Threads to compute with [default: one per physical core that may be used]");
 const JSON: Flag = switch("json", "Print JSON and nothing else on stdout, one object per line");
 const SEED: Flag = flag("seed", "N", "Seed of the draws [default: drawn from the system]");
 const PRECISION: Flag = flag("precision", "int8|f32", "Activations of matrix products [default: int8]");

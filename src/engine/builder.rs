@@ -12,7 +12,7 @@ use super::Engine;
 use crate::cache::{BlockArena, CachePolicy, Full};
 use crate::candle::Device;
 use crate::draft::{DraftContext, Drafter};
-use crate::kernel::{Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
+use crate::kernel::{self, Cpu, KernelLevel, KvFormat, Pool, Precision, BLOCK_TOKENS};
 use crate::model::{Decoder, Model};
 use crate::quant::{Quantizer, Stored};
 use crate::sample::{Chain, Distribution, Sampler};
@@ -95,7 +95,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads that compute, the caller's included; default: what the system says is available.
+    /// Threads that compute, the caller's included; default: the physical cores that the process may use, by its
+    /// affinity mask and its control group's quota ([`usable_cores`](crate::kernel::usable_cores)).
     pub fn threads(mut self, threads: usize) -> EngineBuilder {
         self.threads = Some(threads);
         self
@@ -335,8 +336,7 @@ impl EngineBuilder {
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => {
-                let available = || std::thread::available_parallelism().map_or(1, |n| n.get());
-                let threads = self.threads.unwrap_or_else(available);
+                let threads = self.threads.unwrap_or_else(|| kernel::usable_cores().min(MAX_THREADS));
                 in_range("threads", threads, 1, MAX_THREADS)?;
                 Arc::new(Pool::new(threads).map_err(|error| BuildError::Threads { threads, error })?)
             }

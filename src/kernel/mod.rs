@@ -4,6 +4,7 @@
 mod activations;
 mod attention;
 mod chunks;
+mod cores;
 mod dense;
 mod float;
 mod format;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use activations::{Activations, Input, Precision};
 pub use attention::{attention, AttentionShape, AttentionSpan, LiveBlock};
+pub use cores::usable_cores;
 pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};

@@ -69,7 +69,8 @@ pub(super) fn tanh(x: f32) -> f32 {
     let far = 1.0 - 2.0 / (exp(2.0 * x) + 1.0);
     // Taylor series, where the above would cancel.
     let square = x * x;
-    let near = (-17.0f32 / 315.0).mul_add(square, 2.0 / 15.0).mul_add(square, -1.0 / 3.0).mul_add(square, 1.0) * x;
+    let near = (62.0f32 / 2835.0).mul_add(square, -17.0 / 315.0).mul_add(square, 2.0 / 15.0);
+    let near = near.mul_add(square, -1.0 / 3.0).mul_add(square, 1.0) * x;
     if x.abs() < 0.25 {
         near
     } else {
