@@ -18,6 +18,7 @@ mod ops;
 mod packed;
 mod pool;
 mod scalar;
+mod stored;
 mod unpack;
 mod vector;
 
