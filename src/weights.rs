@@ -181,6 +181,10 @@ impl<'a> Weights<'a> {
         self.read(name, 0, &mut bytes)?;
         let mut values = vec![0.0; len];
         kernel::dequantize(dtype, &bytes, &mut values)?;
+        if !values.iter().all(|x| x.is_finite()) {
+            let (tensor, dtype) = (name.to_string(), dtype.to_string());
+            return Err(BuildError::NotFiniteWeight { tensor, dtype, row: 0 }.into());
+        }
         if name.rsplit('.').nth(1).is_some_and(|module| module.ends_with("norm")) {
             values.iter_mut().for_each(|w| *w += self.conventions.norm_offset);
         }

@@ -42,6 +42,20 @@ impl WeightInfo {
         let tensor = self.site.name.clone();
         BuildError::Quantize { quantizer: quantizer.to_string(), tensor, problem: problem.into() }.into()
     }
+
+    /// An error that names this weight where the kernels found numbers that are none, passing others on.
+    pub(super) fn named(&self, error: crate::KernelError) -> crate::Error {
+        match error {
+            crate::KernelError::NotFinite { row, .. } => self.not_finite(row),
+            other => other.into(),
+        }
+    }
+
+    /// An error that says which row is damaged.
+    pub(crate) fn not_finite(&self, row: usize) -> crate::Error {
+        let (tensor, dtype) = (self.site.name.clone(), self.dtype.to_string());
+        BuildError::NotFiniteWeight { tensor, dtype, row }.into()
+    }
 }
 
 /// Fills a buffer from a byte offset of the weight.
