@@ -112,6 +112,43 @@ fn a_model_of_any_type_computes_what_its_values_do_in_f32() {
     }
 }
 
+/// NVFP4 files have a factor per weight in a tensor of its own.
+#[test]
+fn a_factor_apart_from_the_blocks_multiplies_the_values() {
+    let tokens: Vec<u32> = (20..60).collect();
+    let scaled = |dtype: Dtype, factor: f32| {
+        let mut model = tiny(dtype, false);
+        model.insert("blk.0.ffn_gate.scale", Dtype::F32, &[1], factor.to_le_bytes().to_vec()).unwrap();
+        model
+    };
+    let factor = 0.37f32;
+    let mut stored = engine(scaled(Dtype::NVFP4, factor), Precision::F32);
+    let name = "blk.0.ffn_gate.weight";
+    let original = tiny(Dtype::NVFP4, false);
+    let shape = original.tensor(name).unwrap().shape.clone();
+    let mut values = vec![0.0; shape.iter().product()];
+    kernel::dequantize(Dtype::NVFP4, original.bytes(name).unwrap(), &mut values).unwrap();
+    let bytes = values.iter().flat_map(|x| bf16::from_f32(x * factor).to_f32().to_le_bytes()).collect();
+    let mut expected = as_f32(&original);
+    expected.remove(name).unwrap();
+    expected.insert(name, Dtype::F32, &shape, bytes).unwrap();
+    let expected = engine(expected, Precision::F32).score(&tokens, 1).unwrap();
+    assert_eq!(stored.score(&tokens, 1).unwrap(), expected);
+    assert_ne!(engine(original, Precision::F32).score(&tokens, 1).unwrap(), expected);
+
+    // Packed blocks have no place for it; a factor of one is none.
+    let build = |model: Memory| Engine::builder(model).threads(1).build();
+    let error = build(scaled(Dtype::Q4_0, factor)).unwrap_err();
+    assert!(matches!(&error, Error::Build(BuildError::Quantize { tensor, .. }) if tensor == name), "{error:?}");
+    build(scaled(Dtype::Q4_0, 1.0)).unwrap();
+    let rules: Requantize = "*=q8_0".parse().unwrap();
+    Engine::builder(scaled(Dtype::Q4_0, factor)).threads(1).quantizer(rules).build().unwrap();
+    let error = build(scaled(Dtype::NVFP4, f32::NAN)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Build(BuildError::NotFiniteWeight { tensor, .. }) if tensor == "blk.0.ffn_gate.scale")
+    );
+}
+
 #[test]
 fn a_type_without_kernels_can_be_requantized() {
     let model = tiny(Dtype::IQ2_XS, false);

@@ -7,10 +7,11 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use super::encode::encode;
+use super::group;
 use super::rules::{self, Choice, Rule, Target};
 use super::stored::pack;
 use super::{Calibration, LinearGroup, QuantizedGroup, Quantizer, WeightInfo, WeightView};
-use crate::kernel::{self, Cpu, PackedMatrix};
+use crate::kernel::{Cpu, PackedMatrix};
 use crate::source::Dtype;
 use crate::{BuildError, Result};
 
@@ -116,7 +117,8 @@ impl Quantizer for Requantize {
 
 /// The weight in another type.
 pub(super) fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Result<PackedMatrix> {
-    let (stored, cols, from_bytes) = (weight.dtype(), weight.cols(), weight.row_bytes());
+    let (stored, scale) = (weight.dtype(), weight.scale());
+    let (cols, from_bytes) = (weight.cols(), weight.row_bytes());
     let mut matrix = PackedMatrix::allocate(dtype, weight.rows(), cols)?;
     // `allocate` has refused partial blocks.
     let to_bytes = cols / dtype.block_len() * dtype.block_bytes();
@@ -132,7 +134,7 @@ pub(super) fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Resul
             for (i, out) in out.chunks_exact_mut(to_bytes).enumerate() {
                 let row = at / to_bytes + i;
                 let bytes = &bytes[row * from_bytes..(row + 1) * from_bytes];
-                let outcome = match kernel::dequantize(stored, bytes, &mut values) {
+                let outcome = match group::values(stored, scale, bytes, &mut values) {
                     // Dense types would take them.
                     Ok(()) if !values.iter().all(|x| x.is_finite()) => Err(None),
                     Ok(()) => encode(dtype, &values, out).map_err(|problem| Some(problem.to_string())),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::Engine;
+use crate::kernel;
 use crate::quant::{Role, Site, Stored};
 use crate::source::{Memory, WeightSource};
 use crate::testing::{normal, quantize_blocks, TinyModel};
