@@ -205,27 +205,23 @@ impl Layout {
 
     /// The first of the rows in which a weight or a block's scale is infinite or not a number.
     pub(crate) fn first_not_finite(&self, rows: &[u8], row_bytes: usize) -> Option<usize> {
+        // In all quantized types, the only fields of one element are the factors of the codes (and planes, which are
+        // wider): binary16 where it has two bytes, an exponent where it has one.
+        let factors = |width| self.fields.iter().filter(move |field| field.count == 1 && field.width == width);
         // Without an early exit, so that whole rows are looked at by vector instructions.
         let bad = |row: &[u8]| match self.dtype {
             Dtype::F32 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f32_is_finite(*x)),
             Dtype::F16 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f16_is_finite(*x)),
             Dtype::BF16 => row.as_chunks::<2>().0.iter().fold(false, |bad, x| bad | !f32_is_finite([0, 0, x[0], x[1]])),
-            _ => {
-                let blocks = row.chunks_exact(self.dtype.block_bytes());
-                blocks.fold(false, |bad, block| bad | !self.scales_are_finite(block))
+            dtype => {
+                let step = dtype.block_bytes();
+                factors(2).any(|field| {
+                    let ends = row[field.file..].chunks(step).map(|block| [block[0], block[1]]);
+                    ends.fold(false, |bad, bits| bad | !f16_is_finite(bits))
+                }) || factors(1).any(|field| row[field.file..].iter().step_by(step).any(|e| *e == u8::MAX))
             }
         };
         rows.chunks_exact(row_bytes).position(bad)
-    }
-
-    /// Whether all that multiplies the codes of a block is a number. In all quantized types, the only fields of one
-    /// element are such factors: binary16 where it has two bytes, a power of two where it has one.
-    fn scales_are_finite(&self, block: &[u8]) -> bool {
-        self.fields.iter().filter(|field| field.count == 1).all(|field| match field.width {
-            1 => block[field.file] != u8::MAX,
-            2 => f16_is_finite([block[field.file], block[field.file + 1]]),
-            _ => true,
-        })
     }
 
     /// Reads back the file's block `index` of row `r` of a panel; `block` has the block's length.

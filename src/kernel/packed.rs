@@ -102,17 +102,16 @@ impl PackedMatrix {
             let rows = &bytes[start..bytes.len().min(start + task_bytes)];
             for (i, rows) in rows.chunks(PANEL * row_bytes).enumerate() {
                 let panel = first_panel + task * panels_per_task + i;
-                if check {
-                    if let Some(row) = layout.first_not_finite(rows, row_bytes) {
-                        bad_row.fetch_min(panel * PANEL + row, Ordering::Relaxed);
-                        return;
-                    }
-                }
                 // SAFETY: the panel lies inside the buffer, since its rows do; tasks have disjoint panels; the
                 // buffer is borrowed mutably until `run` returns.
                 let packed =
                     unsafe { std::slice::from_raw_parts_mut(data.get().add(panel * panel_bytes), panel_bytes) };
                 layout.pack_panel(rows, row_bytes, packed);
+                // Afterwards the rows are in a cache.
+                if let Some(row) = check.then(|| layout.first_not_finite(rows, row_bytes)).flatten() {
+                    bad_row.fetch_min(panel * PANEL + row, Ordering::Relaxed);
+                    return;
+                }
             }
         });
         match bad_row.into_inner() {
