@@ -57,6 +57,8 @@ pub(crate) struct LinearSpec {
     pub(crate) info: WeightInfo,
     total_rows: usize,
     first_row: usize,
+    /// What the source multiplies all values with.
+    scale: f32,
 }
 
 /// A source with what is needed to take tensors out of it.
@@ -181,6 +183,10 @@ impl<'a> Weights<'a> {
         self.read(name, 0, &mut bytes)?;
         let mut values = vec![0.0; len];
         kernel::dequantize(dtype, &bytes, &mut values)?;
+        if !values.iter().all(|x| x.is_finite()) {
+            let (tensor, dtype) = (name.to_string(), dtype.to_string());
+            return Err(BuildError::NotFiniteWeight { tensor, dtype, row: 0 }.into());
+        }
         if name.rsplit('.').nth(1).is_some_and(|module| module.ends_with("norm")) {
             values.iter_mut().for_each(|w| *w += self.conventions.norm_offset);
         }
@@ -206,7 +212,25 @@ impl<'a> Weights<'a> {
     ) -> Result<LinearSpec> {
         let dtype = self.checked(&site.name, &[total_rows, cols])?.dtype;
         let info = WeightInfo::new(site, dtype, range.len(), cols);
-        Ok(LinearSpec { info, total_rows, first_row: range.start })
+        let scale = self.scale_of(&info.site.name)?;
+        Ok(LinearSpec { info, total_rows, first_row: range.start, scale })
+    }
+
+    /// The factor of a weight that its file has apart from it, as NVFP4 files do: `x.scale` beside `x.weight`.
+    fn scale_of(&self, weight: &str) -> Result<f32> {
+        let Some(name) = weight.strip_suffix(".weight").map(|base| format!("{base}.scale")) else { return Ok(1.0) };
+        if !self.has(&name) {
+            return Ok(1.0);
+        }
+        let dtype = self.checked(&name, &[1])?.dtype;
+        let mut bytes = vec![0; self.row_bytes(&name, dtype, 1)?];
+        self.source.read(&name, 0, &mut bytes)?;
+        let mut scale = [0.0];
+        kernel::dequantize(dtype, &bytes, &mut scale)?;
+        if !scale[0].is_finite() {
+            return Err(BuildError::NotFiniteWeight { tensor: name, dtype: dtype.to_string(), row: 0 }.into());
+        }
+        Ok(scale[0])
     }
 
     /// Shows the quantizer everything that it will get.
@@ -257,7 +281,9 @@ impl<'a> Weights<'a> {
             })
             .collect();
         let views = linears.iter().zip(&row_bytes).zip(&readers);
-        let views = views.map(|((linear, row_bytes), read)| WeightView::new(linear.info.clone(), *row_bytes, read));
+        let views = views.map(|((linear, row_bytes), read)| {
+            WeightView::new(linear.info.clone(), *row_bytes, read).with_scale(linear.scale)
+        });
         let group = LinearGroup::new(cpu, views.collect());
         let QuantizedGroup { matrices } = guarded(quantizer, || quantizer.quantize(&group, &Calibration::none()))?;
         check_shapes(quantizer, linears, &matrices)?;

@@ -103,7 +103,9 @@ pub(crate) fn build(args: &Args, source: Box<dyn WeightSource>, needs: Needs) ->
     }
     let engine = builder.build()?;
     let load = start.elapsed();
-    if args.takes("quantize") && args.is_given("quantize") {
+    // Where a type has no kernels, the format says what it is held as.
+    let widened = engine.matrices().iter().any(|matrix| matrix.format.contains(" as "));
+    if widened || args.takes("quantize") && args.is_given("quantize") {
         eprintln!("{}", formats(&engine));
     }
     Ok((engine, load))

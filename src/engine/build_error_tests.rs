@@ -8,6 +8,7 @@ use crate::candle::Device;
 use crate::draft::Ngram;
 use crate::quant::{Calibration, LinearGroup, QuantizedGroup, QuantizedMatrix, Quantizer, Requantize, Target};
 use crate::quant::{KernelContext, Stored};
+use crate::source::Dtype;
 use crate::testing::TinyModel;
 use crate::{BuildError, Error};
 
@@ -18,6 +19,7 @@ fn kind(error: &BuildError) -> &'static str {
         BuildError::Threads { .. } => "Threads",
         BuildError::InvalidRule { .. } => "InvalidRule",
         BuildError::Quantize { .. } => "Quantize",
+        BuildError::NotFiniteWeight { .. } => "NotFiniteWeight",
         BuildError::QuantizedShape { .. } => "QuantizedShape",
         BuildError::NotRowInvariant { .. } => "NotRowInvariant",
         BuildError::Device { .. } => "Device",
@@ -77,6 +79,18 @@ fn refused(model: TinyModel, set: impl Fn(EngineBuilder) -> EngineBuilder) -> Bu
     }
 }
 
+/// A model with an infinite weight.
+fn damaged() -> BuildError {
+    let mut source = TinyModel::llama().build().unwrap();
+    let mut bytes = source.remove("output.weight").unwrap();
+    bytes[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    source.insert("output.weight", Dtype::F32, &[323, 64], bytes).unwrap();
+    match Engine::builder(source).threads(1).build() {
+        Err(Error::Build(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn each_kind_is_reached() {
     let llama = TinyModel::llama;
@@ -93,6 +107,7 @@ fn each_kind_is_reached() {
         refused(llama(), |b| b.device(elsewhere())),
         refused(llama(), |b| b.cache_policy(Window { size: 0, sinks: 4 })),
         refused(llama(), |b| b.cache_policy(Window { size: 512, sinks: 4 })),
+        damaged(),
     ];
     let reached: BTreeSet<&str> = errors.iter().map(kind).collect();
     // `Threads` has a test of its own, in a process with little memory.
@@ -101,6 +116,7 @@ fn each_kind_is_reached() {
         "KernelLevel",
         "InvalidRule",
         "Quantize",
+        "NotFiniteWeight",
         "QuantizedShape",
         "NotRowInvariant",
         "Device",

@@ -50,6 +50,19 @@ pub enum BuildError {
         /// What is wrong, and what to do.
         problem: String,
     },
+    /// A weight that is infinite or not a number, or is in a block whose scale is.
+    #[error(
+        "tensor `{tensor}`: row {row} has {dtype} weights that are infinite or not numbers; \
+         the file is damaged: download it again, or convert the model again"
+    )]
+    NotFiniteWeight {
+        /// The tensor.
+        tensor: String,
+        /// How the source stores it.
+        dtype: String,
+        /// The first such row, counted from the first that the linear takes of its tensor.
+        row: usize,
+    },
     /// A quantizer answered with other matrices than it was asked for.
     #[error("quantizer `{quantizer}` made {found} of `{tensor}` instead of {expected}; it breaks its contract")]
     QuantizedShape {

@@ -6,7 +6,8 @@
 pub enum KernelError {
     /// No kernel computes with this storage type.
     #[error(
-        "no kernel computes with {dtype} weights; use F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 or Q2_K to Q6_K"
+        "no kernel computes with {dtype} weights; use F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, \
+         IQ4_NL, IQ4_XS or MXFP4"
     )]
     UnsupportedDtype {
         /// The type's name.
@@ -55,6 +56,14 @@ pub enum KernelError {
         expected: usize,
         /// Bytes given.
         actual: usize,
+    },
+    /// A weight, or the scale of a block of weights, that is infinite or not a number.
+    #[error("{dtype} weights of row {row} are infinite or not numbers; the data is damaged")]
+    NotFinite {
+        /// The type's name.
+        dtype: &'static str,
+        /// The first such row.
+        row: usize,
     },
     /// Rows outside the matrix, or a range that does not start and end at panels of 16 rows.
     #[error(

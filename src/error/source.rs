@@ -242,7 +242,7 @@ pub enum SourceError {
         size: usize,
     },
     /// A tensor's type cannot be run.
-    #[error("{source_name}: tensor `{tensor}` has type {dtype}, which this version cannot run; requantize the file to one of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K..Q6_K")]
+    #[error("{source_name}: tensor `{tensor}` has type {dtype}, which this version cannot run; requantize the file to F16 or a type such as Q8_0 or Q4_K")]
     UnsupportedType {
         /// The source.
         source_name: String,

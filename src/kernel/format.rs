@@ -2,7 +2,8 @@
 //!
 //! A panel is 16 rows. Its columns come in groups of whole 64-byte lines; inside a group each field of the file's
 //! block is transposed: element e of row r lies at `packed + (e * 16 + r) * width`. So four consecutive codes of
-//! 16 rows form one 64-byte unit. Nothing is added but padding. Knows the formats, no arithmetic.
+//! 16 rows form one 64-byte unit. Nothing is added but padding. A last group with fewer blocks ends after their fields.
+//! Knows the formats, no arithmetic.
 
 use crate::source::Dtype;
 
@@ -76,7 +77,7 @@ const fn affine(dtype: Dtype, group: (usize, usize), fields: &'static [Field], s
 }
 
 // Field offsets in the file are those of ggml's block structures; see the README of this room.
-const LAYOUTS: [Layout; 13] = [
+const LAYOUTS: [Layout; 16] = [
     dense(Dtype::F32, 1, &[field(0, 4, 1, 0, 0)]),
     dense(Dtype::F16, 2, &[field(0, 2, 1, 0, 32)]),
     dense(Dtype::BF16, 2, &[field(0, 2, 1, 0, 32)]),
@@ -146,18 +147,35 @@ const LAYOUTS: [Layout; 13] = [
         32,
         2,
     ),
+    excess(Dtype::IQ4_NL, (2, 576), &[field(0, 2, 1, 0, 32), field(2, 4, 4, 64, 256)], 128, 1),
+    excess(
+        Dtype::IQ4_XS,
+        (1, 2176),
+        &[field(0, 2, 1, 0, 0), field(2, 1, 2, 32, 0), field(4, 1, 4, 64, 0), field(8, 4, 32, 128, 0)],
+        128,
+        1,
+    ),
+    excess(Dtype::MXFP4, (4, 1088), &[field(0, 1, 1, 0, 16), field(1, 4, 4, 64, 256)], 12, 1),
 ];
 
 /// The packed form of a type; `None` if no kernel computes with it.
 pub(crate) fn layout(dtype: Dtype) -> Option<&'static Layout> {
-    static TABLE: [Layout; 13] = LAYOUTS;
+    static TABLE: [Layout; 16] = LAYOUTS;
     TABLE.iter().find(|layout| layout.dtype == dtype)
 }
 
 impl Layout {
     /// Bytes of one panel of `cols` columns; `None` on overflow.
     pub(crate) fn panel_bytes(&self, cols: usize) -> Option<usize> {
-        (cols / self.dtype.block_len()).div_ceil(self.group_blocks).checked_mul(self.group_bytes)
+        let blocks = cols / self.dtype.block_len();
+        (blocks / self.group_blocks).checked_mul(self.group_bytes)?.checked_add(self.tail_bytes(blocks))
+    }
+
+    /// Bytes of a last group that is not full: up to its last block's fields, in whole lines.
+    fn tail_bytes(&self, blocks: usize) -> usize {
+        let Some(last) = (blocks % self.group_blocks).checked_sub(1) else { return 0 };
+        let ends = self.fields.iter().map(|field| field.packed + last * field.step + field.count * field.width * PANEL);
+        ends.max().unwrap_or(0).next_multiple_of(64)
     }
 
     /// Writes one panel. `rows` holds up to 16 rows of file bytes, `row_bytes` each; missing rows stay as they
@@ -174,7 +192,7 @@ impl Layout {
         }
         let block_bytes = self.dtype.block_bytes();
         for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
-            let groups = row.chunks(block_bytes * self.group_blocks).zip(panel.chunks_exact_mut(self.group_bytes));
+            let groups = row.chunks(block_bytes * self.group_blocks).zip(panel.chunks_mut(self.group_bytes));
             for (blocks, packed) in groups {
                 for (j, block) in blocks.chunks_exact(block_bytes).enumerate() {
                     for field in self.fields {
@@ -185,10 +203,31 @@ impl Layout {
         }
     }
 
+    /// The first of the rows in which a weight or a block's scale is infinite or not a number.
+    pub(crate) fn first_not_finite(&self, rows: &[u8], row_bytes: usize) -> Option<usize> {
+        // In all quantized types, the only fields of one element are the factors of the codes (and planes, which are
+        // wider): binary16 where it has two bytes, an exponent where it has one.
+        let factors = |width| self.fields.iter().filter(move |field| field.count == 1 && field.width == width);
+        // Without an early exit, so that whole rows are looked at by vector instructions.
+        let bad = |row: &[u8]| match self.dtype {
+            Dtype::F32 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f32_is_finite(*x)),
+            Dtype::F16 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f16_is_finite(*x)),
+            Dtype::BF16 => row.as_chunks::<2>().0.iter().fold(false, |bad, x| bad | !f32_is_finite([0, 0, x[0], x[1]])),
+            dtype => {
+                let step = dtype.block_bytes();
+                factors(2).any(|field| {
+                    let ends = row[field.file..].chunks(step).map(|block| [block[0], block[1]]);
+                    ends.fold(false, |bad, bits| bad | !f16_is_finite(bits))
+                }) || factors(1).any(|field| row[field.file..].iter().step_by(step).any(|e| *e == u8::MAX))
+            }
+        };
+        rows.chunks_exact(row_bytes).position(bad)
+    }
+
     /// Reads back the file's block `index` of row `r` of a panel; `block` has the block's length.
     pub(crate) fn unpack_block(&self, panel: &[u8], r: usize, index: usize, block: &mut [u8]) {
         let group = index / self.group_blocks * self.group_bytes;
-        let packed = &panel[group..group + self.group_bytes];
+        let packed = &panel[group..panel.len().min(group + self.group_bytes)];
         for field in self.fields {
             field.unpack(packed, index % self.group_blocks, r, block);
         }
@@ -224,6 +263,14 @@ impl Field {
             }
         }
     }
+}
+
+fn f32_is_finite(bytes: [u8; 4]) -> bool {
+    u32::from_le_bytes(bytes) & 0x7f80_0000 != 0x7f80_0000
+}
+
+fn f16_is_finite(bytes: [u8; 2]) -> bool {
+    u16::from_le_bytes(bytes) & 0x7c00 != 0x7c00
 }
 
 fn scatter<const W: usize>(source: &[u8], target: &mut [u8], r: usize, code: impl Fn([u8; W]) -> [u8; W]) {

@@ -19,6 +19,7 @@ mod ops;
 mod packed;
 mod pool;
 mod scalar;
+mod stored;
 mod unpack;
 mod vector;
 

@@ -4,6 +4,7 @@
 //! [`Layout`], no arithmetic of its own.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::format::{layout, Layout, MAX_BLOCK_BYTES, PANEL};
 use super::isa::Cpu;
@@ -14,8 +15,8 @@ use crate::source::Dtype;
 
 /// Weights `[rows, cols]` of one storage type, in panels of 16 interleaved rows.
 ///
-/// Holds exactly the format's bits, re-ordered, plus padding: rows up to a multiple of 16, blocks of 32 up to an
-/// even number per row, and up to 2 % in the Q3_K and Q6_K groups. Starts out as all zero bits.
+/// Holds exactly the format's bits, re-ordered, plus padding: rows up to a multiple of 16, the factors of blocks that
+/// are not there in a row's last group, and up to 2 % in the Q3_K and Q6_K groups. Starts out as all zero bits.
 pub struct PackedMatrix {
     layout: &'static Layout,
     rows: usize,
@@ -59,8 +60,20 @@ impl PackedMatrix {
     ///
     /// # Errors
     /// [`KernelError::Length`] if `bytes` is not whole rows; [`KernelError::RowRange`] if the rows do not start
-    /// at a multiple of 16, or end neither at one nor at the matrix's last row, or leave the matrix.
+    /// at a multiple of 16, or end neither at one nor at the matrix's last row, or leave the matrix;
+    /// [`KernelError::NotFinite`] if a weight or the scale of a block is infinite or not a number, after which the
+    /// matrix is of no use.
     pub fn pack_rows(&mut self, cpu: &Cpu, first_row: usize, bytes: &[u8]) -> Result<(), KernelError> {
+        self.pack(cpu, first_row, bytes, true)
+    }
+
+    /// [`pack_rows`](Self::pack_rows) for any bits.
+    #[cfg(test)]
+    pub(crate) fn pack_rows_unchecked(&mut self, cpu: &Cpu, first_row: usize, bytes: &[u8]) -> Result<(), KernelError> {
+        self.pack(cpu, first_row, bytes, false)
+    }
+
+    fn pack(&mut self, cpu: &Cpu, first_row: usize, bytes: &[u8], check: bool) -> Result<(), KernelError> {
         let row_bytes = self.row_bytes();
         if !bytes.len().is_multiple_of(row_bytes) {
             let dtype = self.dtype().name();
@@ -82,6 +95,8 @@ impl PackedMatrix {
         // Around 256 KiB per task: enough of them to balance, each long against the cost of a task.
         let panels_per_task = ((256 << 10) / panel_bytes).max(1);
         let task_bytes = panels_per_task * PANEL * row_bytes;
+        // The first row that is not finite, whichever task finds it.
+        let bad_row = AtomicUsize::new(usize::MAX);
         cpu.pool.run(bytes.len().div_ceil(task_bytes), &|task| {
             let start = task * task_bytes;
             let rows = &bytes[start..bytes.len().min(start + task_bytes)];
@@ -92,9 +107,17 @@ impl PackedMatrix {
                 let packed =
                     unsafe { std::slice::from_raw_parts_mut(data.get().add(panel * panel_bytes), panel_bytes) };
                 layout.pack_panel(rows, row_bytes, packed);
+                // Afterwards the rows are in a cache.
+                if let Some(row) = check.then(|| layout.first_not_finite(rows, row_bytes)).flatten() {
+                    bad_row.fetch_min(panel * PANEL + row, Ordering::Relaxed);
+                    return;
+                }
             }
         });
-        Ok(())
+        match bad_row.into_inner() {
+            usize::MAX => Ok(()),
+            row => Err(KernelError::NotFinite { dtype: self.dtype().name(), row }),
+        }
     }
 
     /// The file's bytes of one row, bit for bit.

@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use super::activations::Activations;
 use super::format::{layout, Layout, MAX_BLOCK_BYTES};
 use super::packed::PackedMatrix;
+use super::stored;
 use crate::error::KernelError;
 use crate::source::Dtype;
 
@@ -93,6 +94,23 @@ impl Codes {
                     out.scale[sub] = half(block, 208) * f32::from(block[192 + 2 * j + sub] as i8);
                 }
             }
+            Dtype::IQ4_NL => {
+                out.scale = [half(block, 0); 2];
+                nibbles(&block[2..18], &mut out.codes);
+                out.codes = out.codes.map(|code| IQ4_TABLE[usize::from(code)]);
+            }
+            Dtype::IQ4_XS => {
+                let low = block[4 + j / 2] >> (j % 2 * 4) & 15;
+                let high = block[2 + j / 4] >> (j % 4 * 2) & 3;
+                out.scale = [half(block, 0) * f32::from((low | high << 4) as i8 - 32); 2];
+                nibbles(&block[8 + j * 16..24 + j * 16], &mut out.codes);
+                out.codes = out.codes.map(|code| IQ4_TABLE[usize::from(code)]);
+            }
+            Dtype::MXFP4 => {
+                out.scale = [half_power(block[0]); 2];
+                nibbles(&block[1..17], &mut out.codes);
+                out.codes = out.codes.map(|code| FP4_TABLE[usize::from(code)]);
+            }
             // Callers come through `layout`, which lists the types above and the dense ones.
             _ => {}
         }
@@ -100,7 +118,18 @@ impl Codes {
     }
 }
 
-fn half(block: &[u8], at: usize) -> f32 {
+/// What the codes of the IQ4 types stand for, plus 128.
+pub(crate) static IQ4_TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+/// Twice what the codes of 4-bit floats (two bits of exponent, one of mantissa) stand for, plus 12.
+pub(crate) static FP4_TABLE: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// 2^(e - 128): half of the power of two that the byte stands for, since the codes are doubled.
+pub(crate) fn half_power(e: u8) -> f32 {
+    // The smallest two are subnormal.
+    f32::from_bits(if e > 1 { u32::from(e - 1) << 23 } else { 0x0020_0000 << e })
+}
+
+pub(crate) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
@@ -162,14 +191,22 @@ pub(crate) fn dequantize_block(layout: &Layout, block: &[u8], out: &mut [f32]) {
 /// # Errors
 /// [`KernelError::UnsupportedDtype`]; [`KernelError::Length`] if `bytes` is not exactly `out.len()` values.
 pub fn dequantize(dtype: Dtype, bytes: &[u8], out: &mut [f32]) -> Result<(), KernelError> {
-    let layout = layout(dtype).ok_or(KernelError::UnsupportedDtype { dtype: dtype.name() })?;
+    let layout = layout(dtype);
+    let decode = stored::decoder(dtype);
+    if layout.is_none() && decode.is_none() {
+        return Err(KernelError::UnsupportedDtype { dtype: dtype.name() });
+    }
     let (len, block) = (dtype.block_len(), dtype.block_bytes());
     let expected = dtype.size_in_bytes(out.len()).unwrap_or_else(|| out.len().div_ceil(len).saturating_mul(block));
     if !out.len().is_multiple_of(len) || bytes.len() != expected {
         return Err(KernelError::Length { dtype: dtype.name(), expected, actual: bytes.len() });
     }
     for (block, out) in bytes.chunks_exact(block).zip(out.chunks_exact_mut(len)) {
-        dequantize_block(layout, block, out);
+        match (layout, decode) {
+            (Some(layout), _) => dequantize_block(layout, block, out),
+            (None, Some(decode)) => decode(block, out),
+            (None, None) => unreachable!("refused above"),
+        }
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use super::activations::Operands;
 use super::format::PANEL;
 use super::int8::accumulate;
 use super::lanes::Lanes;
+use super::scalar::{FP4_TABLE, IQ4_TABLE};
 
 /// 32 columns of a panel: 8 units of unsigned codes, and per 16 columns (or, with one sub-block, per 32) the scale
 /// and the min of 16 rows. Without a min, and for a second sub-block that is not there, the entries are zero.
@@ -82,6 +83,44 @@ unsafe fn nibbles<V: Lanes>(from: *const u8) -> [V::I; 8] {
             units[u + 4] = bits::<V>(bytes, 4, 15);
         }
         units
+    }
+}
+
+/// Four units of nibbles to eight of a table's entries: the low ones first.
+///
+/// # Safety
+/// As [`nibbles`].
+#[inline(always)]
+unsafe fn entries<V: Lanes>(from: *const u8, table: &[u8; 16]) -> [V::I; 8] {
+    // SAFETY: passed on; the table has its 16 bytes.
+    unsafe {
+        let mut units = nibbles::<V>(from);
+        for unit in &mut units {
+            *unit = V::lookup(*unit, table.as_ptr());
+        }
+        units
+    }
+}
+
+/// 2^(e - 128) of 16 bytes e, as the product of two powers that are normal numbers.
+///
+/// # Safety
+/// As the functions of [`Lanes`]; `from` holds 16 bytes.
+#[inline(always)]
+unsafe fn half_powers<V: Lanes>(from: *const u8) -> V::F {
+    #[repr(align(64))]
+    struct Line([f32; 16]);
+    // SAFETY: passed on; a line takes 16 lanes.
+    unsafe {
+        let e = V::load_u8(from);
+        let half = V::shr(e, 1);
+        // 2^(x - 64) has the bits (x + 63) << 23. The detour over memory only changes the lanes' type.
+        let power = |x: V::I| {
+            let mut line = Line([0.0; 16]);
+            V::store_i(line.0.as_mut_ptr().cast(), V::shl(V::sub(x, V::splat_i(-63)), 23));
+            V::load_f(line.0.as_ptr())
+        };
+        V::mul(power(half), power(V::sub(e, half)))
     }
 }
 
@@ -298,10 +337,40 @@ format! {
     }
 }
 
+format! {
+    /// d [2][16], then 4 units per block.
+    IQ4_NL: 2 blocks, 576 bytes, 8 bits, offset 128, 1 sub, min false; |group, j, V| {
+        let units = entries::<V>(group.add(64 + j * 256), &IQ4_TABLE);
+        Block { units, scale: [V::load_f16(group.add(j * 32)), zero::<V>()], min: [zero::<V>(); 2] }
+    }
+}
+
+format! {
+    /// d, high scale bits [2][16] (four blocks per byte), low scale bits [4][16] (two per byte), 4 units per block.
+    IQ4_XS: 8 blocks, 2176 bytes, 8 bits, offset 128, 1 sub, min false; |group, j, V| {
+        let units = entries::<V>(group.add(128 + j * 256), &IQ4_TABLE);
+        let high = V::shr(V::load_u8(group.add(32 + j / 4 * PANEL)), j as u32 % 4 * 2);
+        let low = V::shr(V::load_u8(group.add(64 + j / 2 * PANEL)), j as u32 % 2 * 4);
+        let high = V::shl(V::and(high, V::splat_i(3)), 4);
+        let code = V::sub(V::or(V::and(low, V::splat_i(15)), high), V::splat_i(32));
+        let scale = V::mul(V::load_f16(group), V::to_f(code));
+        Block { units, scale: [scale, zero::<V>()], min: [zero::<V>(); 2] }
+    }
+}
+
+format! {
+    /// e [4][16], then 4 units per block.
+    MXFP4: 4 blocks, 1088 bytes, 5 bits, offset 12, 1 sub, min false; |group, j, V| {
+        let units = entries::<V>(group.add(64 + j * 256), &FP4_TABLE);
+        Block { units, scale: [half_powers::<V>(group.add(j * 16)), zero::<V>()], min: [zero::<V>(); 2] }
+    }
+}
+
 /// Runs an expression with `$format` as the format of a quantized type; `$other` for the dense types.
 macro_rules! with_format {
     ($dtype:expr, $format:ident => $body:expr, else $other:expr) => {
-        with_format!(@ $dtype, $format, $body, $other, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K)
+        with_format!(@ $dtype, $format, $body, $other, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K
+            IQ4_NL IQ4_XS MXFP4)
     };
     (@ $dtype:expr, $format:ident, $body:expr, $other:expr, $($name:ident)*) => {
         match $dtype {

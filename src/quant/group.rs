@@ -42,6 +42,20 @@ impl WeightInfo {
         let tensor = self.site.name.clone();
         BuildError::Quantize { quantizer: quantizer.to_string(), tensor, problem: problem.into() }.into()
     }
+
+    /// An error that names this weight where the kernels found numbers that are none, passing others on.
+    pub(super) fn named(&self, error: crate::KernelError) -> crate::Error {
+        match error {
+            crate::KernelError::NotFinite { row, .. } => self.not_finite(row),
+            other => other.into(),
+        }
+    }
+
+    /// An error that says which row is damaged.
+    pub(crate) fn not_finite(&self, row: usize) -> crate::Error {
+        let (tensor, dtype) = (self.site.name.clone(), self.dtype.to_string());
+        BuildError::NotFiniteWeight { tensor, dtype, row }.into()
+    }
 }
 
 /// Fills a buffer from a byte offset of the weight.
@@ -57,6 +71,7 @@ enum Data<'a> {
 pub struct WeightView<'a> {
     info: WeightInfo,
     row_bytes: usize,
+    scale: f32,
     data: Data<'a>,
 }
 
@@ -75,7 +90,7 @@ impl<'a> WeightView<'a> {
         let (expected, actual) = (size(&info), bytes.len());
         match info.dtype.size_in_bytes(info.cols) {
             Some(row_bytes) if row_bytes > 0 && expected == Some(actual) => {
-                Ok(WeightView { info, row_bytes, data: Data::Bytes(bytes) })
+                Ok(WeightView { info, row_bytes, scale: 1.0, data: Data::Bytes(bytes) })
             }
             _ => {
                 let expected = expected.unwrap_or(usize::MAX);
@@ -86,7 +101,18 @@ impl<'a> WeightView<'a> {
 
     /// A weight that `read` reads. The caller has checked that rows are whole blocks of `row_bytes`.
     pub(crate) fn new(info: WeightInfo, row_bytes: usize, read: &'a ReadWeight<'a>) -> WeightView<'a> {
-        WeightView { info, row_bytes, data: Data::Read(read) }
+        WeightView { info, row_bytes, scale: 1.0, data: Data::Read(read) }
+    }
+
+    /// The weight whose values are those of its blocks times a factor.
+    pub(crate) fn with_scale(self, scale: f32) -> WeightView<'a> {
+        WeightView { scale, ..self }
+    }
+
+    /// What the source multiplies the values of the blocks with: 1, except where it has a factor per weight apart from
+    /// the blocks, as NVFP4 files do. [`bytes`](Self::bytes) are without it, all values with it.
+    pub fn scale(&self) -> f32 {
+        self.scale
     }
 
     /// Place, format and shape.
@@ -151,7 +177,7 @@ impl<'a> WeightView<'a> {
         let mut row = vec![0.0; self.cols()];
         self.for_each_part(self.row_bytes, &mut |first, bytes| {
             for (i, bytes) in bytes.chunks_exact(self.row_bytes).enumerate() {
-                kernel::dequantize(self.dtype(), bytes, &mut row)?;
+                values(self.dtype(), self.scale, bytes, &mut row)?;
                 f(first + i, &row);
             }
             Ok(())
@@ -173,6 +199,15 @@ impl<'a> WeightView<'a> {
     pub(super) fn row_bytes(&self) -> usize {
         self.row_bytes
     }
+}
+
+/// The values of one row from its bytes, times the weight's factor.
+pub(super) fn values(dtype: Dtype, scale: f32, bytes: &[u8], out: &mut [f32]) -> Result<(), crate::KernelError> {
+    kernel::dequantize(dtype, bytes, out)?;
+    if scale != 1.0 {
+        out.iter_mut().for_each(|x| *x *= scale);
+    }
+    Ok(())
 }
 
 fn size(info: &WeightInfo) -> Option<usize> {

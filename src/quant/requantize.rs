@@ -7,10 +7,11 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use super::encode::encode;
+use super::group;
 use super::rules::{self, Choice, Rule, Target};
 use super::stored::pack;
-use super::{Calibration, LinearGroup, QuantizedGroup, QuantizedMatrix, Quantizer, WeightInfo, WeightView};
-use crate::kernel::{self, Cpu, PackedMatrix};
+use super::{Calibration, LinearGroup, QuantizedGroup, Quantizer, WeightInfo, WeightView};
+use crate::kernel::{Cpu, PackedMatrix};
 use crate::source::Dtype;
 use crate::{BuildError, Result};
 
@@ -108,15 +109,16 @@ impl Quantizer for Requantize {
             let Choice { dtype, .. } = self.choose(weight.info())?;
             match dtype == weight.dtype() {
                 true => pack(group.cpu(), weight),
-                false => convert(group.cpu(), weight, dtype),
+                false => Ok(Box::new(convert(group.cpu(), weight, dtype)?)),
             }
         })
     }
 }
 
 /// The weight in another type.
-fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Result<Box<dyn QuantizedMatrix>> {
-    let (stored, cols, from_bytes) = (weight.dtype(), weight.cols(), weight.row_bytes());
+pub(super) fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Result<PackedMatrix> {
+    let (stored, scale) = (weight.dtype(), weight.scale());
+    let (cols, from_bytes) = (weight.cols(), weight.row_bytes());
     let mut matrix = PackedMatrix::allocate(dtype, weight.rows(), cols)?;
     // `allocate` has refused partial blocks.
     let to_bytes = cols / dtype.block_len() * dtype.block_bytes();
@@ -125,15 +127,18 @@ fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Result<Box<dyn Q
     let mut encoded = Vec::new();
     weight.for_each_part(from_bytes.max(to_bytes), &mut |first, bytes| {
         encoded.resize(bytes.len() / from_bytes * to_bytes, 0);
-        let problem: Mutex<Option<(usize, String)>> = Mutex::new(None);
+        // Without a text: values that are no numbers.
+        let problem: Mutex<Option<(usize, Option<String>)>> = Mutex::new(None);
         cpu.for_each_chunk(&mut encoded, task_rows * to_bytes, &|at, out| {
             let mut values = vec![0.0; cols];
             for (i, out) in out.chunks_exact_mut(to_bytes).enumerate() {
                 let row = at / to_bytes + i;
                 let bytes = &bytes[row * from_bytes..(row + 1) * from_bytes];
-                let outcome = match kernel::dequantize(stored, bytes, &mut values) {
-                    Ok(()) => encode(dtype, &values, out).map_err(|problem| problem.to_string()),
-                    Err(error) => Err(error.to_string()),
+                let outcome = match group::values(stored, scale, bytes, &mut values) {
+                    // Dense types would take them.
+                    Ok(()) if !values.iter().all(|x| x.is_finite()) => Err(None),
+                    Ok(()) => encode(dtype, &values, out).map_err(|problem| Some(problem.to_string())),
+                    Err(error) => Err(Some(error.to_string())),
                 };
                 if let Err(found) = outcome {
                     // The first row is told, whichever thread finds it.
@@ -146,12 +151,13 @@ fn convert(cpu: &Cpu, weight: &WeightView<'_>, dtype: Dtype) -> Result<Box<dyn Q
             }
         });
         if let Some((row, problem)) = problem.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let Some(problem) = problem else { return Err(weight.info().not_finite(first + row)) };
             let place = format!("row {}: {problem}; keep it by the rule `{}=stored`", first + row, weight.site());
             return Err(weight.info().refused(NAME, place));
         }
-        Ok(matrix.pack_rows(cpu, first, &encoded)?)
+        matrix.pack_rows(cpu, first, &encoded).map_err(|error| weight.info().named(error))
     })?;
-    Ok(Box::new(matrix))
+    Ok(matrix)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::Engine;
+use crate::kernel;
 use crate::quant::{Role, Site, Stored};
 use crate::source::{Memory, WeightSource};
 use crate::testing::{normal, quantize_blocks, TinyModel};
@@ -77,11 +78,10 @@ fn rules_that_never_apply_are_errors_of_the_build() {
 fn converted(dtype: Dtype, view: &WeightView<'_>, threads: usize) -> Vec<Vec<u8>> {
     let cpu = Cpu::new(threads).unwrap();
     let matrix = convert(&cpu, view, dtype).unwrap();
-    let packed = matrix.packed(super::super::packed::Sealed).unwrap();
     let mut bytes = vec![0; view.cols() / dtype.block_len() * dtype.block_bytes()];
     (0..view.rows())
         .map(|row| {
-            packed.unpack_row(row, &mut bytes);
+            matrix.unpack_row(row, &mut bytes);
             bytes.clone()
         })
         .collect()
@@ -106,7 +106,7 @@ fn every_row_is_the_encoding_of_its_values_whatever_the_parts_and_threads() {
 #[test]
 fn values_that_no_block_can_hold_are_errors_that_name_the_row() {
     for (value, problem) in
-        [(f32::NAN, "not a number"), (f32::INFINITY, "infinite"), (9e8, "too large"), (f32::MAX, "too large")]
+        [(f32::NAN, "not numbers"), (f32::INFINITY, "infinite"), (9e8, "too large"), (f32::MAX, "too large")]
     {
         let mut values = vec![0.25f32; 20 * 256];
         (values[17 * 256 + 3], values[19 * 256]) = (value, f32::NAN);

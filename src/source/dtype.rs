@@ -128,10 +128,21 @@ impl fmt::Debug for TypeName {
 }
 
 impl Dtype {
-    /// Whether candlewick computes with this type.
+    /// Whether weights of this type can be loaded.
     pub fn is_supported(self) -> bool {
+        self.held_as().is_some()
+    }
+
+    /// What weights of this type are in memory: the same type where a kernel computes with its blocks, BF16 where their
+    /// values are taken out at load; `None` for a type that cannot be loaded.
+    pub fn held_as(self) -> Option<Dtype> {
         use Dtype::*;
-        matches!(self, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
+        match self {
+            F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL
+            | IQ4_XS | MXFP4 => Some(self),
+            IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | TQ1_0 | TQ2_0 | NVFP4 => Some(BF16),
+            _ => None,
+        }
     }
 
     /// Whether this is a block-quantized type (as opposed to plain floats and integers); `false` for an unknown type.

@@ -21,7 +21,7 @@ mod weights;
 pub use cache_policy::check_cache_policy;
 pub use drafter::check_drafter;
 pub use gguf_writer::GgufWriter;
-pub use quantize::quantize_blocks;
+pub use quantize::{quantize_blocks, random_blocks};
 pub use quantizer::check_quantizer;
 pub use safetensors_writer::safetensors_bytes;
 pub use sampler::check_sampler;

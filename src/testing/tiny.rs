@@ -3,9 +3,10 @@
 //!
 //! Key and tensor names: GGUF's conventions for `llama`, `qwen2`, `qwen3` and `gemma3`. Must not know how a model is run.
 
-use super::quantize::quantize_blocks;
+use super::quantize::{quantize_blocks, random_blocks};
 use super::vocabulary::{self, TokenizerKind};
 use super::weights::normal;
+use crate::quant::encode::has_writer;
 use crate::source::{Dtype, Memory};
 use crate::Result;
 
@@ -25,6 +26,7 @@ pub enum Architecture {
 /// Describes a tiny model; [`build`](TinyModel::build) makes it.
 ///
 /// Weights are bell-shaped with a standard deviation of 1/√in, norms are near 1: activations neither vanish nor explode.
+/// Types without a writer have random codes instead, with the same deviation.
 /// The same description gives the same bytes on every machine.
 ///
 /// ```
@@ -168,7 +170,8 @@ impl TinyModel {
     /// Makes metadata and weights.
     ///
     /// # Errors
-    /// A width that is 0 or not a multiple of the type's block, a type without a writer, a vocabulary that is too small.
+    /// A width that is 0 or not a multiple of the type's block, a type that cannot be loaded, a vocabulary that is too
+    /// small.
     pub fn build(&self) -> Result<Memory> {
         let mut out = Memory::new(format!("tiny {}", self.architecture_name()));
         self.set_keys(&mut out);
@@ -245,10 +248,18 @@ impl TinyModel {
     fn matrix(&self, out: &mut Memory, name: &str, dtype: Dtype, rows: usize, columns: usize) -> Result<()> {
         let fits = rows > 0 && columns > 0 && columns.is_multiple_of(dtype.block_len());
         if !fits || !dtype.is_supported() {
-            // Refused by the shape or, for a type without a writer, by the missing bytes.
+            // Refused by the shape or, for a type that cannot be loaded, by the missing bytes.
             return out.insert(name, dtype, &[rows, columns], Vec::new());
         }
         let scale = 1.0 / (columns as f32).sqrt();
+        if !has_writer(dtype) {
+            return out.insert(
+                name,
+                dtype,
+                &[rows, columns],
+                random_blocks(self.seed, name, dtype, rows * columns, scale),
+            );
+        }
         let values: Vec<f32> = normal(self.seed, name, rows * columns).into_iter().map(|x| x * scale).collect();
         out.insert(name, dtype, &[rows, columns], quantize_blocks(dtype, &values))
     }

@@ -10,13 +10,18 @@ pub fn splitmix64(key: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The stream of a tensor.
+pub(super) fn stream(seed: u64, name: &str) -> u64 {
+    // FNV-1a.
+    let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
+    splitmix64(hash, seed)
+}
+
 /// Bell-shaped values of mean 0 and variance 1, within ±3.47: sums of four uniform values.
 ///
 /// `name` separates the tensors of one seed.
 pub fn normal(seed: u64, name: &str, len: usize) -> Vec<f32> {
-    // FNV-1a.
-    let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
-    let key = splitmix64(hash, seed);
+    let key = stream(seed, name);
     let value = |i: usize| {
         let bits = splitmix64(key, i as u64);
         let sum: u32 = (0..4).map(|k| (bits >> (16 * k)) as u32 & 0xFFFF).sum();

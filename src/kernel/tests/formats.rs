@@ -4,7 +4,8 @@ use half::f16;
 
 use super::{cpu, dtypes, factors, pack, shapes, Random};
 use crate::error::KernelError;
-use crate::kernel::{dequantize, Cpu, KernelLevel, PackedMatrix};
+use crate::kernel::format::layout;
+use crate::kernel::{dequantize, stored, Cpu, KernelLevel, PackedMatrix};
 use crate::source::Dtype;
 
 /// Element `e` of a block by the formats' definitions, written down independently of the library: position by
@@ -68,9 +69,31 @@ fn element(dtype: Dtype, b: &[u8], e: usize) -> f64 {
             let scale = f64::from(b[192 + e / 16] as i8);
             h(208) * scale * (f64::from(low) + 16.0 * f64::from(high) - 32.0)
         }
+        Dtype::IQ4_NL => h(0) * IQ4[nibble(2) as usize],
+        Dtype::IQ4_XS => {
+            let (i, in_block) = (e / 32, e % 32);
+            let four = b[4 + i / 2] / 16u8.pow(i as u32 % 2) % 16;
+            let two = u16::from_le_bytes([b[2], b[3]]) / 4u16.pow(i as u32) % 4;
+            let byte = b[8 + 16 * i + in_block % 16];
+            let code = if in_block < 16 { byte % 16 } else { byte / 16 };
+            h(0) * (f64::from(four) + 16.0 * f64::from(two) - 32.0) * IQ4[usize::from(code)]
+        }
+        Dtype::MXFP4 => {
+            // Sign, two bits of exponent (bias 1), one of mantissa; minus zero is zero.
+            let code = nibble(1) as u8;
+            let magnitude = match (code / 2 % 4, f64::from(code % 2)) {
+                (0, mantissa) => mantissa / 2.0,
+                (exponent, mantissa) => (1.0 + mantissa / 2.0) * f64::from(1 << exponent) / 2.0,
+            };
+            let sign = if code < 8 || magnitude == 0.0 { 1.0 } else { -1.0 };
+            sign * magnitude * (f64::from(b[0]) - 127.0).exp2()
+        }
         other => panic!("{other}"),
     }
 }
+
+const IQ4: [f64; 16] =
+    [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 #[test]
 fn dequantized_values_follow_the_definitions() {
@@ -133,6 +156,19 @@ fn blocks_worked_out_by_hand() {
             vec![(32, vec![0x50]), (128, vec![0xc0]), (198, vec![0xfe]), (208, h(0.5))],
             vec![(96, -21.0), (97, 32.0)],
         ),
+        (Dtype::IQ4_NL, vec![(0, h(0.5)), (2, vec![0xf8, 0x07])], vec![(0, 0.5), (16, 56.5), (1, -5.0), (2, -63.5)]),
+        // Scale of block 5: low bits 3 in the high nibble of byte 2, high bits 2: 3 + 32 - 32. Others: -32.
+        (
+            Dtype::IQ4_XS,
+            vec![(0, h(2.0)), (3, vec![0x08]), (6, vec![0x30]), (8, vec![0x90]), (88, vec![0x8f])],
+            vec![(160, 678.0), (176, 6.0), (0, 8128.0), (16, -832.0)],
+        ),
+        // 2^(128 - 127) times 6, -6, 0.5, -0.5.
+        (Dtype::MXFP4, vec![(0, vec![128]), (1, vec![0xf7, 0x91])], vec![(0, 12.0), (16, -12.0), (1, 1.0), (17, -1.0)]),
+        // Subnormal: 2^-127 and 2^-126 times 6.
+        (Dtype::MXFP4, vec![(0, vec![0]), (1, vec![7])], vec![(0, 6.0 * f32::from_bits(0x0040_0000)), (1, 0.0)]),
+        (Dtype::MXFP4, vec![(0, vec![1]), (1, vec![7])], vec![(0, 6.0 * f32::MIN_POSITIVE)]),
+        (Dtype::MXFP4, vec![(0, vec![250]), (1, vec![1])], vec![(0, 122.0f32.exp2())]),
     ];
     for (dtype, set, expected) in examples {
         let mut block = vec![0u8; dtype.block_bytes()];
@@ -159,8 +195,8 @@ fn packing_keeps_every_bit() {
             // In two parts, by several threads.
             let cpu = cpu(KernelLevel::Scalar, 2);
             let split = (rows / 2).next_multiple_of(16).min(rows) * row_bytes;
-            matrix.pack_rows(&cpu, 0, &bytes[..split]).unwrap();
-            matrix.pack_rows(&cpu, split / row_bytes, &bytes[split..]).unwrap_or_else(|error| {
+            matrix.pack_rows_unchecked(&cpu, 0, &bytes[..split]).unwrap();
+            matrix.pack_rows_unchecked(&cpu, split / row_bytes, &bytes[split..]).unwrap_or_else(|error| {
                 assert!(split == bytes.len(), "{error}");
             });
             let mut out = vec![0; row_bytes];
@@ -241,7 +277,8 @@ fn wrong_shapes_and_lengths_are_errors() {
 fn factors_of_test_blocks_are_where_the_formats_have_them() {
     // A block whose factors are zero is zero: guards the generator that the other tests use.
     let mut random = Random(3);
-    for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
+    // MXFP4 has powers of two only.
+    for dtype in dtypes().filter(|dtype| dtype.is_quantized() && *dtype != Dtype::MXFP4) {
         let mut block = random.weights(dtype, 1, dtype.block_len());
         for &at in factors(dtype) {
             block[at..at + 2].fill(0);
@@ -249,5 +286,67 @@ fn factors_of_test_blocks_are_where_the_formats_have_them() {
         let mut values = vec![1f32; dtype.block_len()];
         dequantize(dtype, &block, &mut values).unwrap();
         assert!(values.iter().all(|value| *value == 0.0), "{dtype}");
+    }
+}
+
+#[test]
+fn scales_and_weights_that_are_not_finite_are_errors_that_name_the_row() {
+    let mut random = Random(47);
+    for dtype in dtypes() {
+        let (rows, cols) = (70, 512);
+        let good = random.weights(dtype, rows, cols);
+        let (row_bytes, block) = (good.len() / rows, dtype.block_bytes());
+        // Where each factor of a row's last block lies, or the last weight, and what is wrong with it.
+        let last = row_bytes - block;
+        let half: &[&[u8]] = &[&[0x00, 0x7c], &[0x00, 0xfc], &[0x01, 0x7e], &[0x01, 0xfc]];
+        let (places, bits): (Vec<usize>, &[&[u8]]) = match dtype {
+            Dtype::F32 => (vec![last], &[&[0, 0, 0x80, 0x7f], &[0, 0, 0x80, 0xff], &[1, 0, 0x80, 0x7f]]),
+            Dtype::BF16 => (vec![last], &[&[0x80, 0x7f], &[0x80, 0xff], &[0x81, 0x7f]]),
+            Dtype::F16 => (vec![last], half),
+            Dtype::MXFP4 => (vec![last], &[&[0xff]]),
+            _ => (factors(dtype).iter().map(|at| last + at).collect(), half),
+        };
+        assert!(!places.is_empty(), "{dtype}");
+        let cpu = cpu(KernelLevel::Scalar, 2);
+        let pack = |bytes: &[u8]| {
+            let mut matrix = PackedMatrix::allocate(dtype, rows, cols).unwrap();
+            matrix.pack_rows(&cpu, 0, &bytes[..16 * row_bytes])?;
+            matrix.pack_rows(&cpu, 16, &bytes[16 * row_bytes..])
+        };
+        pack(&good).unwrap();
+        for at in places {
+            for bits in bits {
+                let mut bytes = good.clone();
+                for row in [69, 37] {
+                    bytes[row * row_bytes + at..][..bits.len()].copy_from_slice(bits);
+                    let expected = KernelError::NotFinite { dtype: dtype.name(), row };
+                    assert_eq!(pack(&bytes).unwrap_err(), expected, "{bits:x?} at {at}");
+                }
+            }
+            // The largest and the smallest numbers are none of these.
+            let fine: &[&[u8]] = match dtype {
+                Dtype::F32 => &[&[0xff, 0xff, 0x7f, 0x7f], &[1, 0, 0, 0x80], &[0; 4]],
+                Dtype::BF16 => &[&[0x7f, 0x7f], &[1, 0x80], &[0; 2]],
+                Dtype::MXFP4 => &[&[0xfe], &[1], &[0]],
+                _ => &[&[0xff, 0x7b], &[0xff, 0xfb], &[1, 0x80], &[0; 2]],
+            };
+            for bits in fine {
+                let mut bytes = good.clone();
+                bytes[37 * row_bytes + at..][..bits.len()].copy_from_slice(bits);
+                pack(&bytes).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_is_held_as_one_that_has_a_kernel_or_cannot_be_loaded() {
+    for &dtype in Dtype::ALL {
+        let (packed, read) = (layout(dtype).is_some(), stored::decoder(dtype).is_some());
+        assert!(!(packed && read), "{dtype}");
+        let expected = packed.then_some(dtype).or(read.then_some(Dtype::BF16));
+        assert_eq!(dtype.held_as(), expected, "{dtype}");
+        let mut values = vec![0f32; dtype.block_len()];
+        assert_eq!(dequantize(dtype, &vec![0; dtype.block_bytes()], &mut values).is_ok(), packed || read, "{dtype}");
     }
 }

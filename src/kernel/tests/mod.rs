@@ -50,6 +50,9 @@ impl Random {
                 _ => {
                     bytes.extend((0..dtype.block_bytes()).map(|_| 0u8));
                     bytes[start..].iter_mut().for_each(|byte| *byte = (self.next() >> 30) as u8);
+                    if dtype == Dtype::MXFP4 {
+                        bytes[start] = 116 + bytes[start] % 8;
+                    }
                     for &at in factors(dtype) {
                         let factor = f16::from_f32(self.float() / 16.0).to_le_bytes();
                         bytes[start + at..start + at + 2].copy_from_slice(&factor);
@@ -64,7 +67,7 @@ impl Random {
 /// Offsets of the f16 factors of a block.
 fn factors(dtype: Dtype) -> &'static [usize] {
     match dtype {
-        Dtype::Q4_0 | Dtype::Q5_0 | Dtype::Q8_0 => &[0],
+        Dtype::Q4_0 | Dtype::Q5_0 | Dtype::Q8_0 | Dtype::IQ4_NL | Dtype::IQ4_XS => &[0],
         Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4_K | Dtype::Q5_K => &[0, 2],
         Dtype::Q2_K => &[80, 82],
         Dtype::Q3_K => &[108],
@@ -79,7 +82,7 @@ fn cpu(level: KernelLevel, threads: usize) -> Cpu {
 
 fn pack(dtype: Dtype, rows: usize, cols: usize, bytes: &[u8]) -> PackedMatrix {
     let mut matrix = PackedMatrix::allocate(dtype, rows, cols).unwrap();
-    matrix.pack_rows(&cpu(KernelLevel::Scalar, 1), 0, bytes).unwrap();
+    matrix.pack_rows_unchecked(&cpu(KernelLevel::Scalar, 1), 0, bytes).unwrap();
     matrix
 }
 

@@ -32,7 +32,13 @@ impl fmt::Display for Unencodable {
     }
 }
 
-/// Writes whole blocks. `out` has exactly the bytes of `values` in `dtype`, one that candlewick computes with.
+/// Whether there is a writer for a type.
+pub(crate) fn has_writer(dtype: Dtype) -> bool {
+    use Dtype::*;
+    matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
+}
+
+/// Writes whole blocks. `out` has exactly the bytes of `values` in `dtype`, one that has a writer.
 ///
 /// Dense types take any value: what f16 cannot hold becomes an infinity there.
 pub(crate) fn encode(dtype: Dtype, values: &[f32], out: &mut [u8]) -> Result<(), Unencodable> {
