@@ -17,7 +17,7 @@ pub enum KernelLevel {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// 64-bit Arm (NEON is part of its baseline).
+    /// 64-bit Arm, little-endian (NEON is part of its baseline).
     Neon,
 }
 
@@ -35,7 +35,7 @@ impl KernelLevel {
     pub fn is_available(self) -> bool {
         match self {
             KernelLevel::Scalar => true,
-            KernelLevel::Neon => cfg!(target_arch = "aarch64"),
+            KernelLevel::Neon => cfg!(all(target_arch = "aarch64", target_endian = "little")),
             #[cfg(target_arch = "x86_64")]
             KernelLevel::Avx2 => {
                 std::arch::is_x86_feature_detected!("avx2")

@@ -40,8 +40,8 @@ pub fn matmul(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &m
         KernelLevel::Avx512 => run_lanes::<lanes::Avx512>,
         #[cfg(target_arch = "x86_64")]
         KernelLevel::Avx2 => run_lanes::<lanes::Avx2>,
-        #[cfg(not(target_arch = "x86_64"))]
-        KernelLevel::Neon => run_lanes::<lanes::Portable>,
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        KernelLevel::Neon => lanes::neon::with_neon!(lanes::neon::Variant::detect(), V => run_lanes::<V>),
         _ => run_scalar,
     };
     dispatch(cpu, run, weights, acts, outs);

@@ -5,9 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::isa::Cpu;
-#[cfg(target_arch = "x86_64")]
-use super::isa::KernelLevel;
+use super::isa::{Cpu, KernelLevel};
 use super::lanes::{self, Kernel, Lanes};
 use super::memory::Buffer;
 
@@ -52,8 +50,8 @@ pub fn int8_peak(cpu: &Cpu) -> Option<f64> {
         KernelLevel::Avx512 => Some(peak::<lanes::Avx512>(cpu)),
         #[cfg(target_arch = "x86_64")]
         KernelLevel::Avx2 => Some(peak::<lanes::Avx2>(cpu)),
-        #[cfg(not(target_arch = "x86_64"))]
-        super::isa::KernelLevel::Neon => Some(peak::<lanes::Portable>(cpu)),
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        KernelLevel::Neon => Some(lanes::neon::with_neon!(lanes::neon::Variant::detect(), V => peak::<V>(cpu))),
         _ => None,
     }
 }

@@ -8,7 +8,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(crate) mod neon;
+#[cfg(test)]
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -17,7 +19,7 @@ mod tests;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(test)]
 pub(crate) use portable::Portable;
 
 /// Code that [`Lanes::enter`] compiles for an instruction set.
