@@ -61,7 +61,7 @@ macro_rules! with_neon {
 pub(crate) use with_neon;
 
 /// A unit: four bytes of each of sixteen rows.
-type Unit = [uint32x4_t; 4];
+type Unit = [int32x4_t; 4];
 
 /// How codes are multiplied with the input's. Its functions are for use inside a kernel's `run`, as those of
 /// [`Lanes`].
@@ -92,11 +92,28 @@ pub(crate) trait DotProduct: Copy + 'static {
 #[inline(always)]
 unsafe fn codes<const FLIP: bool>(unit: *const Unit) -> [int8x16_t; 4] {
     // SAFETY: the caller's promise.
-    [0, 1, 2, 3].map(|quarter| {
-        // SAFETY: the caller's promise.
-        let bytes = unsafe { vld1q_u8(unit.cast::<u8>().add(quarter * 16)) };
-        vreinterpretq_s8_u8(if FLIP { veorq_u8(bytes, vdupq_n_u8(0x80)) } else { bytes })
-    })
+    unsafe {
+        each([0, 16, 32, 48], |at| {
+            let bytes = vld1q_u8(unit.cast::<u8>().add(at));
+            vreinterpretq_s8_u8(if FLIP { veorq_u8(bytes, vdupq_n_u8(0x80)) } else { bytes })
+        })
+    }
+}
+
+/// Sums that begin at `starts`, a column each.
+///
+/// # Safety
+/// As the functions of [`Lanes`].
+#[inline(always)]
+unsafe fn started<const W: usize>(starts: [i32; W]) -> [[int32x4_t; 4]; W] {
+    // SAFETY: NEON is in the baseline of this architecture.
+    unsafe {
+        let mut sums = [[vdupq_n_s32(0); 4]; W];
+        for (sum, start) in sums.iter_mut().zip(starts) {
+            *sum = [vdupq_n_s32(start); 4];
+        }
+        sums
+    }
 }
 
 /// 128 times the sum of each column's bytes: what flipped codes lack.
@@ -105,25 +122,23 @@ unsafe fn codes<const FLIP: bool>(unit: *const Unit) -> [int8x16_t; 4] {
 /// `words` holds `8 / SUBS` times `C` words.
 #[inline(always)]
 unsafe fn flipped<const C: usize, const SUBS: usize>(words: *const i32) -> [i32; C] {
-    // Sums of every fourth word, or of every eighth where there are eight columns.
-    let mut sums = [vdupq_n_s32(0); 2];
-    for i in 0..8 / SUBS * C / 4 {
-        // SAFETY: the caller's promise; C is a power of two and 8 / SUBS a multiple of four.
-        let bytes = unsafe { vld1q_s8(words.add(4 * i).cast()) };
-        let sum = &mut sums[i % C.div_ceil(4)];
-        *sum = vpadalq_s16(*sum, vpaddlq_s8(bytes));
-    }
-    let mut lanes = [0i32; 8];
-    // SAFETY: room for both.
+    // SAFETY: the caller's promise; the number of words is a multiple of four.
     unsafe {
+        // Sums of every fourth word, or of every eighth where there are eight columns.
+        let mut sums = [vdupq_n_s32(0); 2];
+        for i in 0..8 / SUBS * C / 4 {
+            let sum = &mut sums[i % C.div_ceil(4)];
+            *sum = vpadalq_s16(*sum, vpaddlq_s8(vld1q_s8(words.add(4 * i).cast())));
+        }
+        let mut lanes = [0i32; 8];
         vst1q_s32(lanes.as_mut_ptr(), sums[0]);
         vst1q_s32(lanes.as_mut_ptr().add(4), sums[1]);
+        let mut out = [0; C];
+        for (i, lane) in lanes.into_iter().enumerate() {
+            out[i % C] += 128 * lane;
+        }
+        out
     }
-    let mut out = [0; C];
-    for (i, lane) in lanes.into_iter().enumerate() {
-        out[i % C] += 128 * lane;
-    }
-    out
 }
 
 /// `smlal`, for processors without a dot product: products in 16 bits, of which as many are summed as fit.
@@ -146,39 +161,35 @@ impl Widening {
         let run = match BITS {
             0..=5 => count,
             6 => 4,
-            7 => 2,
             _ => 2,
         };
-        let mut sums = starts.map(|start| [vdupq_n_s32(start); 4]);
-        for first in (0..count).step_by(run) {
-            let mut low = [[vdupq_n_s16(0); 4]; W];
-            let mut high = low;
-            for u in first..first + run {
-                // SAFETY: the caller's promise.
-                let unit = if BITS > 7 {
-                    unsafe { codes::<true>(units.add(u)) }
-                } else {
-                    unsafe { codes::<false>(units.add(u)) }
-                };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = started(starts);
+            for first in (0..count).step_by(run) {
+                let mut low = [[vdupq_n_s16(0); 4]; W];
+                let mut high = low;
+                for u in first..first + run {
+                    let unit = if BITS > 7 { codes::<true>(units.add(u)) } else { codes::<false>(units.add(u)) };
+                    for c in 0..W {
+                        let word = vreinterpretq_s8_s32(vld1q_dup_s32(words.add(u * C + c)));
+                        for quarter in 0..4 {
+                            let codes = unit[quarter];
+                            low[c][quarter] = vmlal_s8(low[c][quarter], vget_low_s8(codes), vget_low_s8(word));
+                            high[c][quarter] = vmlal_high_s8(high[c][quarter], codes, word);
+                        }
+                    }
+                }
                 for c in 0..W {
-                    // SAFETY: the caller's promise.
-                    let word = vreinterpretq_s8_s32(unsafe { vld1q_dup_s32(words.add(u * C + c)) });
                     for quarter in 0..4 {
-                        let codes = unit[quarter];
-                        low[c][quarter] = vmlal_s8(low[c][quarter], vget_low_s8(codes), vget_low_s8(word));
-                        high[c][quarter] = vmlal_high_s8(high[c][quarter], codes, word);
+                        // Rows 0 and 1 are in the low part, two lanes of 32 bits each; 2 and 3 in the high one.
+                        let (low, high) = (vpaddlq_s16(low[c][quarter]), vpaddlq_s16(high[c][quarter]));
+                        sums[c][quarter] = vaddq_s32(sums[c][quarter], vpaddq_s32(low, high));
                     }
                 }
             }
-            for c in 0..W {
-                for quarter in 0..4 {
-                    // Rows 0 and 1 are in the low part, two lanes of 32 bits each; 2 and 3 in the high one.
-                    let pairs = (vpaddlq_s16(low[c][quarter]), vpaddlq_s16(high[c][quarter]));
-                    sums[c][quarter] = vaddq_s32(sums[c][quarter], vpaddq_s32(pairs.0, pairs.1));
-                }
-            }
+            sums
         }
-        sums
     }
 }
 
@@ -196,23 +207,22 @@ impl DotProduct for Widening {
         words: *const i32,
         starts: [i32; W],
     ) -> [[int32x4_t; 4]; W] {
-        let mut out = [[vdupq_n_s32(0); 4]; W];
-        let mut at = 0;
-        while at < W {
-            // SAFETY: passed on.
-            unsafe {
-                if W == 1 || BITS > 7 {
-                    out[at] = Self::sums::<C, 1, SUBS, BITS>(units, words.add(at), [starts[at]])[0];
-                    at += 1;
-                } else {
-                    let starts = [starts[at], starts[at + 1]];
-                    let both = Self::sums::<C, 2, SUBS, BITS>(units, words.add(at), starts);
-                    out[at..at + 2].copy_from_slice(&both);
-                    at += 2;
+        // SAFETY: passed on.
+        unsafe {
+            let mut out = [[vdupq_n_s32(0); 4]; W];
+            if W == 1 || BITS > 7 {
+                for (c, out) in out.iter_mut().enumerate() {
+                    *out = Self::sums::<C, 1, SUBS, BITS>(units, words.add(c), [starts[c]])[0];
+                }
+            } else {
+                for c in (0..W).step_by(2) {
+                    let starts = [starts[c], starts[c + 1]];
+                    let both = Self::sums::<C, 2, SUBS, BITS>(units, words.add(c), starts);
+                    out[c..c + 2].copy_from_slice(&both);
                 }
             }
+            out
         }
-        out
     }
 }
 
@@ -238,19 +248,16 @@ macro_rules! by_instruction {
                 words: *const i32,
                 starts: [i32; W],
             ) -> [[int32x4_t; 4]; W] {
-                let mut sums = starts.map(|start| [vdupq_n_s32(start); 4]);
-                each_column!(8 / SUBS, UNIT => {
-                    // SAFETY: the caller's promise. Fewer than four columns share a register of words with the
-                    // units beside, and there are at least four units.
-                    let (unit, words) = unsafe {
+                // SAFETY: the caller's promise, and the machine has the instruction, by the contract of `Lanes`.
+                unsafe {
+                    let mut sums = started(starts);
+                    each_column!(8 / SUBS, UNIT => {
                         let unit = units.add(UNIT);
                         let unit = if BITS > 7 && $signed { codes::<true>(unit) } else { codes::<false>(unit) };
-                        (unit, vld1q_s32(words.add(UNIT * C / 4 * 4)))
-                    };
-                    each_column!(W, COLUMN => {
-                        let [a, b, c, d] = &mut sums[COLUMN];
-                        // SAFETY: the machine has the instruction, by the contract of `Lanes`; registers only.
-                        unsafe {
+                        // Fewer than four columns share a register of words with units beside; there are four at least.
+                        let words = vld1q_s32(words.add(UNIT * C / 4 * 4));
+                        each_column!(W, COLUMN => {
+                            let [a, b, c, d] = &mut sums[COLUMN];
                             asm!(
                                 concat!(".arch_extension ", $feature),
                                 concat!($instruction, " {a:v}.4s, {x:v}.16b, {words:v}.4b[{lane}]"),
@@ -269,10 +276,10 @@ macro_rules! by_instruction {
                                 lane = const (UNIT * C + COLUMN) % 4,
                                 options(pure, nomem, nostack, preserves_flags),
                             );
-                        }
+                        });
                     });
-                });
-                sums
+                    sums
+                }
             }
         }
     };
@@ -325,7 +332,8 @@ impl<D: DotProduct> Lanes for Neon<D> {
 
     #[inline(always)]
     unsafe fn splat_f(value: f32) -> Self::F {
-        [vdupq_n_f32(value); 4]
+        // SAFETY: see above.
+        unsafe { [vdupq_n_f32(value); 4] }
     }
     #[inline(always)]
     unsafe fn load_f(from: *const f32) -> Self::F {
@@ -334,17 +342,19 @@ impl<D: DotProduct> Lanes for Neon<D> {
     }
     #[inline(always)]
     unsafe fn store_f(to: *mut f32, value: Self::F) {
-        for (quarter, value) in value.into_iter().enumerate() {
-            // SAFETY: see above.
-            unsafe { vst1q_f32(to.add(quarter * 4), value) };
+        // SAFETY: see above.
+        unsafe {
+            for (quarter, value) in value.into_iter().enumerate() {
+                vst1q_f32(to.add(quarter * 4), value);
+            }
         }
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u8) -> Self::F {
-        let convert = |halves: uint16x8_t| {
-            let (low, high): (float32x4_t, float32x4_t);
-            // SAFETY: see above; registers only.
-            unsafe {
+        // SAFETY: see above.
+        unsafe {
+            let convert = |halves: uint16x8_t| {
+                let (low, high): (float32x4_t, float32x4_t);
                 asm!(
                     "fcvtl {low:v}.4s, {halves:v}.4h",
                     "fcvtl2 {high:v}.4s, {halves:v}.8h",
@@ -353,108 +363,140 @@ impl<D: DotProduct> Lanes for Neon<D> {
                     halves = in(vreg) halves,
                     options(pure, nomem, nostack, preserves_flags),
                 );
-            }
-            [low, high]
-        };
-        // SAFETY: see above.
-        unsafe { widened(from, convert) }
+                [low, high]
+            };
+            widened(from, convert)
+        }
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const u8) -> Self::F {
-        let convert = |halves| {
-            let (low, high) = (vshll_n_u16::<16>(vget_low_u16(halves)), vshll_high_n_u16::<16>(halves));
-            [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)]
-        };
         // SAFETY: see above.
-        unsafe { widened(from, convert) }
+        unsafe {
+            let convert = |halves| {
+                let (low, high) = (vshll_n_u16::<16>(vget_low_u16(halves)), vshll_high_n_u16::<16>(halves));
+                [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)]
+            };
+            widened(from, convert)
+        }
     }
     #[inline(always)]
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
-        pairs(a, b, |a, b| vmulq_f32(a, b))
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vmulq_f32(a, b)) }
     }
     #[inline(always)]
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
-        pairs(a, b, |a, b| vaddq_f32(a, b))
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vaddq_f32(a, b)) }
     }
     #[inline(always)]
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        [
-            vfmaq_f32(c[0], a[0], b[0]),
-            vfmaq_f32(c[1], a[1], b[1]),
-            vfmaq_f32(c[2], a[2], b[2]),
-            vfmaq_f32(c[3], a[3], b[3]),
-        ]
+        // SAFETY: see above.
+        unsafe {
+            [
+                vfmaq_f32(c[0], a[0], b[0]),
+                vfmaq_f32(c[1], a[1], b[1]),
+                vfmaq_f32(c[2], a[2], b[2]),
+                vfmaq_f32(c[3], a[3], b[3]),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn neg(a: Self::F) -> Self::F {
-        each(a, |a| vnegq_f32(a))
+        // SAFETY: see above.
+        unsafe { each(a, |a| vnegq_f32(a)) }
     }
 
     #[inline(always)]
     unsafe fn splat_i(value: i32) -> Self::I {
-        [vdupq_n_u32(value as u32); 4]
+        // SAFETY: see above.
+        unsafe { [vdupq_n_s32(value); 4] }
     }
     #[inline(always)]
     unsafe fn load_i(from: *const u8) -> Self::I {
-        // By bytes: no alignment is needed.
         // SAFETY: see above.
-        unsafe { each([0, 16, 32, 48], |at| vreinterpretq_u32_u8(vld1q_u8(from.add(at)))) }
+        unsafe {
+            // By bytes: no alignment is needed.
+            each([0, 16, 32, 48], |at| vreinterpretq_s32_u8(vld1q_u8(from.add(at))))
+        }
     }
     #[inline(always)]
     unsafe fn store_i(to: *mut u8, value: Self::I) {
-        for (quarter, value) in value.into_iter().enumerate() {
-            // SAFETY: see above.
-            unsafe { vst1q_u8(to.add(quarter * 16), vreinterpretq_u8_u32(value)) };
+        // SAFETY: see above.
+        unsafe {
+            for (quarter, value) in value.into_iter().enumerate() {
+                vst1q_u8(to.add(quarter * 16), vreinterpretq_u8_s32(value));
+            }
         }
     }
     #[inline(always)]
     unsafe fn load_u8(from: *const u8) -> Self::I {
         // SAFETY: see above.
-        let bytes = unsafe { vld1q_u8(from) };
-        let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
-        [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
+        unsafe {
+            let bytes = vld1q_u8(from);
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            let lanes = [
+                vmovl_u16(vget_low_u16(low)),
+                vmovl_high_u16(low),
+                vmovl_u16(vget_low_u16(high)),
+                vmovl_high_u16(high),
+            ];
+            each(lanes, |lanes| vreinterpretq_s32_u32(lanes))
+        }
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const u8) -> Self::I {
         // SAFETY: see above.
-        let bytes = unsafe { vld1q_s8(from.cast()) };
-        let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
-        let lanes =
-            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)];
-        each(lanes, |lanes| vreinterpretq_u32_s32(lanes))
+        unsafe {
+            let bytes = vld1q_s8(from.cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+        }
     }
     #[inline(always)]
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I {
-        pairs(a, b, |a, b| vandq_u32(a, b))
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vandq_s32(a, b)) }
     }
     #[inline(always)]
     unsafe fn or(a: Self::I, b: Self::I) -> Self::I {
-        pairs(a, b, |a, b| vorrq_u32(a, b))
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vorrq_s32(a, b)) }
     }
     #[inline(always)]
     unsafe fn shl(a: Self::I, count: u32) -> Self::I {
-        let count = vdupq_n_s32(count as i32);
-        each(a, |a| vshlq_u32(a, count))
+        // SAFETY: see above.
+        unsafe {
+            let count = vdupq_n_s32(count as i32);
+            each(a, |a| vshlq_s32(a, count))
+        }
     }
     #[inline(always)]
     unsafe fn shr(a: Self::I, count: u32) -> Self::I {
-        // There is no right shift by a register: left by a negative count.
-        let count = vdupq_n_s32(-(count as i32));
-        each(a, |a| vshlq_u32(a, count))
+        // SAFETY: see above.
+        unsafe {
+            // There is no right shift by a register: left by a negative count.
+            let count = vdupq_n_s32(-(count as i32));
+            each(a, |a| vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), count)))
+        }
     }
     #[inline(always)]
     unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
-        pairs(a, b, |a, b| vsubq_u32(a, b))
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vsubq_s32(a, b)) }
     }
     #[inline(always)]
     unsafe fn lookup(codes: Self::I, table: *const u8) -> Self::I {
         // SAFETY: see above.
-        let table = unsafe { vld1q_u8(table) };
-        each(codes, |codes| vreinterpretq_u32_u8(vqtbl1q_u8(table, vreinterpretq_u8_u32(codes))))
+        unsafe {
+            let table = vld1q_u8(table);
+            each(codes, |codes| vreinterpretq_s32_u8(vqtbl1q_u8(table, vreinterpretq_u8_s32(codes))))
+        }
     }
     #[inline(always)]
     unsafe fn to_f(a: Self::I) -> Self::F {
-        each(a, |a| vcvtq_f32_s32(vreinterpretq_s32_u32(a)))
+        // SAFETY: see above.
+        unsafe { each(a, |a| vcvtq_f32_s32(a)) }
     }
 
     #[inline(always)]
@@ -473,23 +515,19 @@ impl<D: DotProduct> Lanes for Neon<D> {
             }
             let mut out = [[vdupq_n_s32(0); 4]; C];
             // Up to four columns at a time: their sums take sixteen of the 32 registers.
-            let mut at = 0;
-            while at < C {
-                let words = words.add(at);
-                if C == 1 {
-                    out[at] = D::columns::<C, 1, SUBS, BITS>(units, words, [begin[at]])[0];
-                    at += 1;
-                } else if C == 2 {
-                    let begin = [begin[at], begin[at + 1]];
-                    out[at..at + 2].copy_from_slice(&D::columns::<C, 2, SUBS, BITS>(units, words, begin));
-                    at += 2;
-                } else {
-                    let begin = [begin[at], begin[at + 1], begin[at + 2], begin[at + 3]];
-                    out[at..at + 4].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words, begin));
-                    at += 4;
+            if C == 1 {
+                out.copy_from_slice(&D::columns::<C, 1, SUBS, BITS>(units, words, [begin[0]]));
+            } else if C == 2 {
+                out.copy_from_slice(&D::columns::<C, 2, SUBS, BITS>(units, words, [begin[0], begin[1]]));
+            } else {
+                let first = [begin[0], begin[1], begin[2], begin[3]];
+                out[..4].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words, first));
+                if C == 8 {
+                    let second = [begin[4], begin[5], begin[6], begin[7]];
+                    out[4..].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words.add(4), second));
                 }
             }
-            out.map(|sums| each(sums, |sum| vreinterpretq_u32_s32(sum)))
+            out
         }
     }
 
