@@ -66,6 +66,17 @@ impl KernelLevel {
         }
     }
 
+    /// The level with the instructions that it uses where this machine has them, for figures and reports: `avx512+vnni`,
+    /// `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and elsewhere the [name](Self::as_str).
+    pub fn detail(self) -> &'static str {
+        match self {
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            KernelLevel::Neon => super::lanes::neon::Variant::detect().as_str(),
+            KernelLevel::Avx512 => "avx512+vnni",
+            _ => self.as_str(),
+        }
+    }
+
     /// The level of a name that [`as_str`](Self::as_str) gives; `None` for any other text.
     pub fn parse(name: &str) -> Option<KernelLevel> {
         Self::ALL.iter().copied().find(|level| level.as_str() == name)

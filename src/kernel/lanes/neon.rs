@@ -36,6 +36,15 @@ impl Variant {
             Variant::Dotprod
         }
     }
+
+    /// The level's name with what it uses.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Variant::Baseline => "neon",
+            Variant::Dotprod => "neon+dotprod",
+            Variant::I8mm => "neon+dotprod+i8mm",
+        }
+    }
 }
 
 /// Runs an expression with `$lanes` as the NEON lanes of a variant that this machine has.

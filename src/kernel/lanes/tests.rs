@@ -129,7 +129,7 @@ fn every_operation_equals_the_portable_one() {
         let best = all.into_iter().position(|variant| variant == Variant::detect()).unwrap();
         for variant in &all[..=best] {
             // SAFETY: it is available.
-            check(&format!("neon, {variant:?}"), with_neon!(*variant, V => unsafe { results::<V>() }));
+            check(variant.as_str(), with_neon!(*variant, V => unsafe { results::<V>() }));
         }
     }
 }
