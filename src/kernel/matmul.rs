@@ -42,6 +42,9 @@ pub fn matmul(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &m
         KernelLevel::Avx2 => run_lanes::<lanes::Avx2>,
         #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
         KernelLevel::Neon => lanes::neon::with_neon!(lanes::neon::Variant::detect(), V => run_lanes::<V>),
+        // Elsewhere no level has lanes, and this one is not available.
+        #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
+        KernelLevel::Neon => run_lanes::<lanes::Portable>,
         _ => run_scalar,
     };
     dispatch(cpu, run, weights, acts, outs);

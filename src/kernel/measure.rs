@@ -52,6 +52,8 @@ pub fn int8_peak(cpu: &Cpu) -> Option<f64> {
         KernelLevel::Avx2 => Some(peak::<lanes::Avx2>(cpu)),
         #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
         KernelLevel::Neon => Some(lanes::neon::with_neon!(lanes::neon::Variant::detect(), V => peak::<V>(cpu))),
+        #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
+        KernelLevel::Neon => Some(peak::<lanes::Portable>(cpu)),
         _ => None,
     }
 }
