@@ -67,7 +67,7 @@ fn bench(args: &Args) -> Result {
             rates.push(test.counted_tokens() as f64 / time.max(f64::MIN_POSITIVE));
         }
         let (mean, deviation) = mean_and_deviation(&rates);
-        let kernel = engine.kernel_level().as_str();
+        let kernel = engine.kernel_level().detail();
         if args.switch("json") {
             print_json(&json!({
                 "test": name,
@@ -92,7 +92,7 @@ fn report_ceilings(args: &Args, engine: &Engine) -> Result {
     let cpu = Cpu { pool: engine.pool(), level: engine.kernel_level() };
     for Ceiling { name, value, unit } in measure(&cpu) {
         if args.switch("json") {
-            print_json(&json!({ "test": name, unit: value, "kernel": cpu.level.as_str() }))?;
+            print_json(&json!({ "test": name, unit: value, "kernel": cpu.level.detail() }))?;
         } else {
             let value = value.map_or("-".to_string(), |value| format!("{value:.3e}"));
             writeln!(io::stdout(), "{name:<16} {value:>10} {}", unit.replace('_', " "))?;

@@ -173,7 +173,7 @@ impl Engine {
         self.model.vocab_size()
     }
 
-    /// The instruction set that computes.
+    /// The instruction set that computes; [`KernelLevel::detail`] tells what it uses of the processor.
     pub fn kernel_level(&self) -> KernelLevel {
         self.cpu.level
     }

@@ -17,7 +17,7 @@ pub enum KernelLevel {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// 64-bit Arm (NEON is part of its baseline).
+    /// 64-bit Arm, little-endian (NEON is part of its baseline).
     Neon,
 }
 
@@ -35,7 +35,7 @@ impl KernelLevel {
     pub fn is_available(self) -> bool {
         match self {
             KernelLevel::Scalar => true,
-            KernelLevel::Neon => cfg!(target_arch = "aarch64"),
+            KernelLevel::Neon => cfg!(all(target_arch = "aarch64", target_endian = "little")),
             #[cfg(target_arch = "x86_64")]
             KernelLevel::Avx2 => {
                 std::arch::is_x86_feature_detected!("avx2")
@@ -63,6 +63,17 @@ impl KernelLevel {
             KernelLevel::Avx2 => "avx2",
             KernelLevel::Avx512 => "avx512",
             KernelLevel::Neon => "neon",
+        }
+    }
+
+    /// The level with the instructions that it uses where this machine has them, for figures and reports: `avx512+vnni`,
+    /// `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and elsewhere the [name](Self::as_str).
+    pub fn detail(self) -> &'static str {
+        match self {
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            KernelLevel::Neon => super::lanes::neon::Variant::detect().as_str(),
+            KernelLevel::Avx512 => "avx512+vnni",
+            _ => self.as_str(),
         }
     }
 

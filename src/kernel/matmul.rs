@@ -10,12 +10,14 @@ use super::activations::{group_width, Activations, Operands, GROUP};
 use super::float::{Dequantize, FloatColumn, FloatTile, Widen, CHUNK, QUAD};
 use super::format::PANEL;
 use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
-use super::isa::{Cpu, KernelLevel};
-use super::lanes::Lanes;
+use super::isa::Cpu;
+#[cfg(test)]
+use super::lanes;
+use super::lanes::{with_lanes, Lanes};
 use super::memory::{with_scratch, Shared};
 use super::packed::PackedMatrix;
+use super::scalar;
 use super::unpack::{with_format, Format};
-use super::{lanes, scalar};
 use crate::source::Dtype;
 
 /// Up to this many rows, products straight from the packed form beat unpacking first.
@@ -48,15 +50,7 @@ pub fn matmul_add(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs
 type Runner = fn(&Job<'_>, Range<usize>);
 
 fn runner(cpu: &Cpu) -> Runner {
-    match cpu.usable_level() {
-        #[cfg(target_arch = "x86_64")]
-        KernelLevel::Avx512 => run_lanes::<lanes::Avx512>,
-        #[cfg(target_arch = "x86_64")]
-        KernelLevel::Avx2 => run_lanes::<lanes::Avx2>,
-        #[cfg(not(target_arch = "x86_64"))]
-        KernelLevel::Neon => run_lanes::<lanes::Portable>,
-        _ => run_scalar,
-    }
+    with_lanes!(cpu.usable_level(), V => run_lanes::<V>, else run_scalar)
 }
 
 /// [`matmul`] with lanes that the level would not choose. The machine must have them.

@@ -8,7 +8,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(crate) mod neon;
+#[cfg(any(test, not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))))]
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -17,7 +19,7 @@ mod tests;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(any(test, not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))))]
 pub(crate) use portable::Portable;
 
 /// Code that [`Lanes::enter`] compiles for an instruction set.
@@ -121,7 +123,13 @@ macro_rules! with_lanes {
                 type $lanes = $crate::kernel::lanes::Avx2;
                 $body
             }
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            $crate::kernel::KernelLevel::Neon => {
+                use $crate::kernel::lanes::neon::{with_neon, Variant};
+                with_neon!(Variant::detect(), $lanes => $body)
+            }
+            // Elsewhere no level has lanes, and this one is not available.
+            #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
             $crate::kernel::KernelLevel::Neon => {
                 type $lanes = $crate::kernel::lanes::Portable;
                 $body

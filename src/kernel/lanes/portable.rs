@@ -1,5 +1,4 @@
-//! Lanes as arrays: for instruction sets without an implementation of their own (NEON by auto-vectorization),
-//! and the tests' proof that the kernels' logic does not depend on the instruction set.
+//! Lanes as arrays: the tests' proof that the kernels' logic does not depend on the instruction set.
 
 use half::{bf16, f16};
 

@@ -119,4 +119,15 @@ fn every_operation_equals_the_portable_one() {
             check("avx512", unsafe { results::<super::Avx512>() });
         }
     }
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    {
+        use super::neon::{with_neon, Variant};
+        let all = [Variant::Baseline, Variant::Dotprod, Variant::I8mm];
+        // Each has what those before it have.
+        let best = all.into_iter().position(|variant| variant == Variant::detect()).unwrap();
+        for variant in &all[..=best] {
+            // SAFETY: it is available.
+            check(variant.as_str(), with_neon!(*variant, V => unsafe { results::<V>() }));
+        }
+    }
 }

@@ -126,6 +126,7 @@ fn a_panic_reaches_the_caller_after_the_other_tasks() {
 fn levels_have_names_and_one_is_found() {
     for &level in KernelLevel::ALL {
         assert_eq!(KernelLevel::parse(level.as_str()), Some(level));
+        assert_eq!(level.detail().split('+').next(), Some(level.as_str()));
     }
     assert_eq!(KernelLevel::parse("AVX2"), None);
     assert!(KernelLevel::Scalar.is_available());

@@ -1,0 +1,542 @@
+//! Lanes in four 128-bit registers of 64-bit Arm: rows 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+//!
+//! What processors differ in is the dot product of bytes, so that is a parameter: [`Neon`] over a [`DotProduct`],
+//! which [`with_neon`] chooses at run time. Its instructions are written as assembly, as is the conversion of
+//! halves: their intrinsics are newer than the compilers that this crate supports. Knows no formats.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+use std::marker::PhantomData;
+
+use super::{each_column, Kernel, Lanes};
+
+/// NEON with one of its dot products.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon<D: DotProduct>(PhantomData<D>);
+
+/// Which dot products of bytes the machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// None: [`Widening`].
+    Baseline,
+    /// Signed times signed: [`Signed`].
+    Dotprod,
+    /// Unsigned times signed too: [`Mixed`].
+    I8mm,
+}
+
+impl Variant {
+    /// The best of this machine.
+    pub(crate) fn detect() -> Variant {
+        if !std::arch::is_aarch64_feature_detected!("dotprod") {
+            Variant::Baseline
+        } else if std::arch::is_aarch64_feature_detected!("i8mm") {
+            Variant::I8mm
+        } else {
+            Variant::Dotprod
+        }
+    }
+
+    /// The level's name with what it uses.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Variant::Baseline => "neon",
+            Variant::Dotprod => "neon+dotprod",
+            Variant::I8mm => "neon+dotprod+i8mm",
+        }
+    }
+}
+
+/// Runs an expression with `$lanes` as the NEON lanes of a variant that this machine has.
+macro_rules! with_neon {
+    ($variant:expr, $lanes:ident => $body:expr) => {{
+        use $crate::kernel::lanes::neon::{Mixed, Neon, Signed, Variant, Widening};
+        match $variant {
+            Variant::I8mm => {
+                type $lanes = Neon<Mixed>;
+                $body
+            }
+            Variant::Dotprod => {
+                type $lanes = Neon<Signed>;
+                $body
+            }
+            Variant::Baseline => {
+                type $lanes = Neon<Widening>;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use with_neon;
+
+/// A unit: four bytes of each of sixteen rows.
+type Unit = [int32x4_t; 4];
+
+/// How codes are multiplied with the input's. Its functions are for use inside a kernel's `run`, as those of
+/// [`Lanes`].
+pub(crate) trait DotProduct: Copy + 'static {
+    /// Whether codes are taken as signed, so that those of 8 bits need their upper bit flipped, which subtracts 128.
+    const SIGNED: bool;
+
+    /// # Safety
+    /// As [`Lanes::enter`].
+    unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K);
+
+    /// [`Lanes::dot`] for `W` columns, 1, 2 or 4, of the `C` whose words follow each other: `words` points to the
+    /// first one's. Sums begin at `starts`.
+    ///
+    /// # Safety
+    /// As [`Lanes::dot`].
+    unsafe fn columns<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+        units: *const Unit,
+        words: *const i32,
+        starts: [i32; W],
+    ) -> [[int32x4_t; 4]; W];
+}
+
+/// A unit's codes. With `FLIP` their upper bit is flipped.
+///
+/// # Safety
+/// A unit is readable.
+#[inline(always)]
+unsafe fn codes<const FLIP: bool>(unit: *const Unit) -> [int8x16_t; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        each([0, 16, 32, 48], |at| {
+            let bytes = vld1q_u8(unit.cast::<u8>().add(at));
+            vreinterpretq_s8_u8(if FLIP { veorq_u8(bytes, vdupq_n_u8(0x80)) } else { bytes })
+        })
+    }
+}
+
+/// Sums that begin at `starts`, a column each.
+///
+/// # Safety
+/// As the functions of [`Lanes`].
+#[inline(always)]
+unsafe fn started<const W: usize>(starts: [i32; W]) -> [[int32x4_t; 4]; W] {
+    // SAFETY: NEON is in the baseline of this architecture.
+    unsafe {
+        let mut sums = [[vdupq_n_s32(0); 4]; W];
+        for (sum, start) in sums.iter_mut().zip(starts) {
+            *sum = [vdupq_n_s32(start); 4];
+        }
+        sums
+    }
+}
+
+/// 128 times the sum of each column's bytes: what flipped codes lack.
+///
+/// # Safety
+/// `words` holds `8 / SUBS` times `C` words.
+#[inline(always)]
+unsafe fn flipped<const C: usize, const SUBS: usize>(words: *const i32) -> [i32; C] {
+    // SAFETY: the caller's promise; the number of words is a multiple of four.
+    unsafe {
+        // Sums of every fourth word, or of every eighth where there are eight columns.
+        let mut sums = [vdupq_n_s32(0); 2];
+        for i in 0..8 / SUBS * C / 4 {
+            let sum = &mut sums[i % C.div_ceil(4)];
+            *sum = vpadalq_s16(*sum, vpaddlq_s8(vld1q_s8(words.add(4 * i).cast())));
+        }
+        let mut lanes = [0i32; 8];
+        vst1q_s32(lanes.as_mut_ptr(), sums[0]);
+        vst1q_s32(lanes.as_mut_ptr().add(4), sums[1]);
+        let mut out = [0; C];
+        for (i, lane) in lanes.into_iter().enumerate() {
+            out[i % C] += 128 * lane;
+        }
+        out
+    }
+}
+
+/// `smlal`, for processors without a dot product: products in 16 bits, of which as many are summed as fit.
+#[derive(Clone, Copy)]
+pub(crate) struct Widening;
+
+impl Widening {
+    /// One column, or two: their sums of 16 bits take 8 or 16 of the 32 registers.
+    ///
+    /// # Safety
+    /// As [`DotProduct::columns`].
+    #[inline(always)]
+    unsafe fn sums<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+        units: *const Unit,
+        words: *const i32,
+        starts: [i32; W],
+    ) -> [[int32x4_t; 4]; W] {
+        let count = 8 / SUBS;
+        // 127 · largest code · run < 2^15. Codes of 8 bits are signed: the largest is 128.
+        let run = match BITS {
+            0..=5 => count,
+            6 => 4,
+            _ => 2,
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = started(starts);
+            for first in (0..count).step_by(run) {
+                let mut low = [[vdupq_n_s16(0); 4]; W];
+                let mut high = low;
+                for u in first..first + run {
+                    let unit = if BITS > 7 { codes::<true>(units.add(u)) } else { codes::<false>(units.add(u)) };
+                    for c in 0..W {
+                        let word = vreinterpretq_s8_s32(vld1q_dup_s32(words.add(u * C + c)));
+                        for quarter in 0..4 {
+                            let codes = unit[quarter];
+                            low[c][quarter] = vmlal_s8(low[c][quarter], vget_low_s8(codes), vget_low_s8(word));
+                            high[c][quarter] = vmlal_high_s8(high[c][quarter], codes, word);
+                        }
+                    }
+                }
+                for c in 0..W {
+                    for quarter in 0..4 {
+                        // Rows 0 and 1 are in the low part, two lanes of 32 bits each; 2 and 3 in the high one.
+                        let (low, high) = (vpaddlq_s16(low[c][quarter]), vpaddlq_s16(high[c][quarter]));
+                        sums[c][quarter] = vaddq_s32(sums[c][quarter], vpaddq_s32(low, high));
+                    }
+                }
+            }
+            sums
+        }
+    }
+}
+
+impl DotProduct for Widening {
+    const SIGNED: bool = true;
+
+    unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { kernel.run() }
+    }
+
+    #[inline(always)]
+    unsafe fn columns<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+        units: *const Unit,
+        words: *const i32,
+        starts: [i32; W],
+    ) -> [[int32x4_t; 4]; W] {
+        // SAFETY: passed on.
+        unsafe {
+            let mut out = [[vdupq_n_s32(0); 4]; W];
+            if W == 1 || BITS > 7 {
+                for (c, out) in out.iter_mut().enumerate() {
+                    *out = Self::sums::<C, 1, SUBS, BITS>(units, words.add(c), [starts[c]])[0];
+                }
+            } else {
+                for c in (0..W).step_by(2) {
+                    let starts = [starts[c], starts[c + 1]];
+                    let both = Self::sums::<C, 2, SUBS, BITS>(units, words.add(c), starts);
+                    out[c..c + 2].copy_from_slice(&both);
+                }
+            }
+            out
+        }
+    }
+}
+
+/// A [`DotProduct`] by one instruction, four bytes of four rows at a time with a word of a register of four.
+macro_rules! by_instruction {
+    ($(#[$doc:meta])* $name:ident, $instruction:literal, feature $feature:literal, signed $signed:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl DotProduct for $name {
+            const SIGNED: bool = $signed;
+
+            #[target_feature(enable = $feature)]
+            unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K) {
+                // SAFETY: passed on.
+                unsafe { kernel.run() }
+            }
+
+            #[inline(always)]
+            unsafe fn columns<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+                units: *const Unit,
+                words: *const i32,
+                starts: [i32; W],
+            ) -> [[int32x4_t; 4]; W] {
+                // SAFETY: the caller's promise, and the machine has the instruction, by the contract of `Lanes`.
+                unsafe {
+                    let mut sums = started(starts);
+                    each_column!(8 / SUBS, UNIT => {
+                        let unit = units.add(UNIT);
+                        let unit = if BITS > 7 && $signed { codes::<true>(unit) } else { codes::<false>(unit) };
+                        // Fewer than four columns share a register of words with units beside; there are four at least.
+                        let words = vld1q_s32(words.add(UNIT * C / 4 * 4));
+                        each_column!(W, COLUMN => {
+                            let [a, b, c, d] = &mut sums[COLUMN];
+                            asm!(
+                                concat!(".arch_extension ", $feature),
+                                concat!($instruction, " {a:v}.4s, {x:v}.16b, {words:v}.4b[{lane}]"),
+                                concat!($instruction, " {b:v}.4s, {y:v}.16b, {words:v}.4b[{lane}]"),
+                                concat!($instruction, " {c:v}.4s, {z:v}.16b, {words:v}.4b[{lane}]"),
+                                concat!($instruction, " {d:v}.4s, {w:v}.16b, {words:v}.4b[{lane}]"),
+                                a = inout(vreg) *a,
+                                b = inout(vreg) *b,
+                                c = inout(vreg) *c,
+                                d = inout(vreg) *d,
+                                x = in(vreg) unit[0],
+                                y = in(vreg) unit[1],
+                                z = in(vreg) unit[2],
+                                w = in(vreg) unit[3],
+                                words = in(vreg) words,
+                                lane = const (UNIT * C + COLUMN) % 4,
+                                options(pure, nomem, nostack, preserves_flags),
+                            );
+                        });
+                    });
+                    sums
+                }
+            }
+        }
+    };
+}
+
+by_instruction! {
+    /// `sdot`: signed times signed. Codes below 128 are what they are.
+    Signed, "sdot", feature "dotprod", signed true
+}
+by_instruction! {
+    /// `usdot`: unsigned times signed, as it is needed.
+    Mixed, "usdot", feature "i8mm", signed false
+}
+
+#[inline(always)]
+fn each<A: Copy, B>(a: [A; 4], f: impl Fn(A) -> B) -> [B; 4] {
+    [f(a[0]), f(a[1]), f(a[2]), f(a[3])]
+}
+
+#[inline(always)]
+fn pairs<A: Copy, B>(a: [A; 4], b: [A; 4], f: impl Fn(A, A) -> B) -> [B; 4] {
+    [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
+}
+
+/// 16 numbers of 16 bits to 32, by a function of eight of them.
+///
+/// # Safety
+/// 32 bytes are readable.
+#[inline(always)]
+unsafe fn widened<T: Copy>(from: *const u8, f: impl Fn(uint16x8_t) -> [T; 2]) -> [T; 4] {
+    // SAFETY: the caller's promise.
+    let (first, second) = unsafe { (f(vld1q_u16(from.cast())), f(vld1q_u16(from.add(16).cast()))) };
+    [first[0], first[1], second[0], second[1]]
+}
+
+// SAFETY of every block: NEON is in the baseline of this architecture; memory is the caller's promise. Shorter
+// comments point here.
+impl<D: DotProduct> Lanes for Neon<D> {
+    type F = [float32x4_t; 4];
+    type I = Unit;
+    // Sixteen sums, a column of weights in four registers, and the input's values.
+    const FLOAT_COLUMNS: usize = 4;
+    const DIRECT: bool = true;
+    const PREFETCH_COLUMNS: usize = 6;
+
+    unsafe fn enter<K: Kernel<Self>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { D::enter(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f(value: f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [vdupq_n_f32(value); 4] }
+    }
+    #[inline(always)]
+    unsafe fn load_f(from: *const f32) -> Self::F {
+        // SAFETY: see above.
+        unsafe { [vld1q_f32(from), vld1q_f32(from.add(4)), vld1q_f32(from.add(8)), vld1q_f32(from.add(12))] }
+    }
+    #[inline(always)]
+    unsafe fn store_f(to: *mut f32, value: Self::F) {
+        // SAFETY: see above.
+        unsafe {
+            for (quarter, value) in value.into_iter().enumerate() {
+                vst1q_f32(to.add(quarter * 4), value);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            let convert = |halves: uint16x8_t| {
+                let (low, high): (float32x4_t, float32x4_t);
+                asm!(
+                    "fcvtl {low:v}.4s, {halves:v}.4h",
+                    "fcvtl2 {high:v}.4s, {halves:v}.8h",
+                    low = out(vreg) low,
+                    high = lateout(vreg) high,
+                    halves = in(vreg) halves,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+                [low, high]
+            };
+            widened(from, convert)
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            let convert = |halves| {
+                let (low, high) = (vshll_n_u16::<16>(vget_low_u16(halves)), vshll_high_n_u16::<16>(halves));
+                [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)]
+            };
+            widened(from, convert)
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vmulq_f32(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vaddq_f32(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe {
+            [
+                vfmaq_f32(c[0], a[0], b[0]),
+                vfmaq_f32(c[1], a[1], b[1]),
+                vfmaq_f32(c[2], a[2], b[2]),
+                vfmaq_f32(c[3], a[3], b[3]),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn neg(a: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { each(a, |a| vnegq_f32(a)) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(value: i32) -> Self::I {
+        // SAFETY: see above.
+        unsafe { [vdupq_n_s32(value); 4] }
+    }
+    #[inline(always)]
+    unsafe fn load_i(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            // By bytes: no alignment is needed.
+            each([0, 16, 32, 48], |at| vreinterpretq_s32_u8(vld1q_u8(from.add(at))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i(to: *mut u8, value: Self::I) {
+        // SAFETY: see above.
+        unsafe {
+            for (quarter, value) in value.into_iter().enumerate() {
+                vst1q_u8(to.add(quarter * 16), vreinterpretq_u8_s32(value));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            let bytes = vld1q_u8(from);
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            let lanes = [
+                vmovl_u16(vget_low_u16(low)),
+                vmovl_high_u16(low),
+                vmovl_u16(vget_low_u16(high)),
+                vmovl_high_u16(high),
+            ];
+            each(lanes, |lanes| vreinterpretq_s32_u32(lanes))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            let bytes = vld1q_s8(from.cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn and(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vandq_s32(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vorrq_s32(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn shl(a: Self::I, count: u32) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            let count = vdupq_n_s32(count as i32);
+            each(a, |a| vshlq_s32(a, count))
+        }
+    }
+    #[inline(always)]
+    unsafe fn shr(a: Self::I, count: u32) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            // There is no right shift by a register: left by a negative count.
+            let count = vdupq_n_s32(-(count as i32));
+            each(a, |a| vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), count)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::I, b: Self::I) -> Self::I {
+        // SAFETY: see above.
+        unsafe { pairs(a, b, |a, b| vsubq_s32(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn lookup(codes: Self::I, table: *const u8) -> Self::I {
+        // SAFETY: see above.
+        unsafe {
+            let table = vld1q_u8(table);
+            each(codes, |codes| vreinterpretq_s32_u8(vqtbl1q_u8(table, vreinterpretq_u8_s32(codes))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn to_f(a: Self::I) -> Self::F {
+        // SAFETY: see above.
+        unsafe { each(a, |a| vcvtq_f32_s32(a)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+        units: *const Self::I,
+        words: *const i32,
+        starts: *const i32,
+    ) -> [Self::I; C] {
+        // SAFETY: see above.
+        unsafe {
+            let mut begin = if BITS > 7 && D::SIGNED { flipped::<C, SUBS>(words) } else { [0; C] };
+            if !HAS_MIN {
+                for (c, begin) in begin.iter_mut().enumerate() {
+                    *begin += *starts.add(c);
+                }
+            }
+            let mut out = [[vdupq_n_s32(0); 4]; C];
+            // Up to four columns at a time: their sums take sixteen of the 32 registers.
+            if C == 1 {
+                out.copy_from_slice(&D::columns::<C, 1, SUBS, BITS>(units, words, [begin[0]]));
+            } else if C == 2 {
+                out.copy_from_slice(&D::columns::<C, 2, SUBS, BITS>(units, words, [begin[0], begin[1]]));
+            } else {
+                let first = [begin[0], begin[1], begin[2], begin[3]];
+                out[..4].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words, first));
+                if C == 8 {
+                    let second = [begin[4], begin[5], begin[6], begin[7]];
+                    out[4..].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words.add(4), second));
+                }
+            }
+            out
+        }
+    }
+}
