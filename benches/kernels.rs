@@ -31,7 +31,7 @@ criterion_group! {
         .sample_size(rate::SAMPLES)
         .warm_up_time(Duration::from_millis(50))
         .measurement_time(Duration::from_millis(200))
-        .nresamples(1000)
+        .nresamples(1001)
         .without_plots();
     targets = all
 }

@@ -3,9 +3,9 @@
 //! Every call reads another sequence's keys and values, as each layer has its own in a model.
 
 use candlewick::kernel::{attention, AttentionShape, AttentionSpan, Cpu, KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::Criterion;
 
-use super::rate::{values, Group, Work, BEYOND_CACHES};
+use super::rate::{timed, values, Group, Work, BEYOND_CACHES};
 
 /// The heads of a real model.
 struct Heads {
@@ -54,27 +54,20 @@ fn run(criterion: &mut Criterion, cpu: &Cpu, heads: &Heads, format: KvFormat, de
     let macs = 2 * keys * heads.query * heads.dim;
     let shape = KvShape { kv_heads: heads.kv, head_dim: heads.dim };
     let bytes = depth / BLOCK_TOKENS * shape.block_len() * format.bytes();
-    let mut benches = criterion.benchmark_group(format!("{kind}/{}-{}", heads.model, format.as_str()));
-    benches.throughput(if rows == 1 { Throughput::Bytes(bytes as u64) } else { Throughput::Elements(macs as u64) });
-    benches.bench_function(BenchmarkId::from_parameter(depth), |bencher| {
+    let work = Work { bytes: if rows == 1 { bytes } else { 0 }, macs, from_memory: true, on_integers: false };
+    let name = format!("{kind}/{}-{}", heads.model, format.as_str());
+    group.bench(criterion, (&name, &depth.to_string()), work, || {
         let (blocks, tables) = sequences(shape, format, depth, BEYOND_CACHES.div_ceil(bytes));
         let q = values(rows * heads.query * heads.dim);
         let mut out = vec![0f32; q.len()];
-        let shape = AttentionShape {
-            heads: heads.query,
-            scale: 1.0 / (heads.dim as f32).sqrt(),
-            softcap: None,
-            window: None,
-            sinks: 0,
-        };
-        let work = Work { bytes: if rows == 1 { bytes } else { 0 }, macs, from_memory: true, on_integers: false };
-        group.run(bencher, work, |i| {
+        let scale = 1.0 / (heads.dim as f32).sqrt();
+        let shape = AttentionShape { heads: heads.query, scale, softcap: None, window: None, sinks: 0 };
+        timed(move |i| {
             let table = &tables[i % tables.len()];
             let span = AttentionSpan { first_row: 0, rows, first_index: depth - rows, table, live: None };
             attention(cpu, &shape, &blocks, &[span], &q, None, &mut out);
-        });
+        })
     });
-    benches.finish();
 }
 
 /// Blocks of `count` sequences of `depth` tokens, filled, and the table of each.

@@ -6,9 +6,9 @@ use std::cell::OnceCell;
 
 use candlewick::kernel::{matmul, Activations, Cpu, PackedMatrix, Precision};
 use candlewick::source::Dtype;
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::Criterion;
 
-use super::rate::{values, Group, Work, BEYOND_CACHES};
+use super::rate::{timed, values, Group, Work, BEYOND_CACHES};
 
 /// Rows of small products.
 const BATCHES: [usize; 4] = [1, 4, 8, 16];
@@ -65,29 +65,21 @@ fn products(criterion: &mut Criterion, cpu: &Cpu, name: &str, dtype: Dtype, rows
     let shape = format!("{rows}x{cols}");
     let file_bytes = rows * (cols / dtype.block_len()) * dtype.block_bytes();
     let mut run = |kind: &str, n: usize| {
-        let macs = n * rows * cols;
-        let mut benches = criterion.benchmark_group(format!("{kind}/{name}"));
-        let small = n <= 16;
-        benches.throughput(if small {
-            Throughput::Bytes(file_bytes as u64)
-        } else {
-            Throughput::Elements(macs as u64)
-        });
-        let id = if kind == "batch" { format!("{shape}/{n}") } else { shape.clone() };
-        benches.bench_function(BenchmarkId::from_parameter(id), |bencher| {
+        let is_small = n <= BATCHES[BATCHES.len() - 1];
+        let work = Work {
+            bytes: if is_small { file_bytes } else { 0 },
+            macs: n * rows * cols,
+            from_memory: true,
+            on_integers: is_quantized(dtype),
+        };
+        let parameter = if kind == "batch" { format!("{shape}/{n}") } else { shape.clone() };
+        group.bench(criterion, (&format!("{kind}/{name}"), &parameter), work, || {
             let copies = copies.get_or_init(|| distinct(cpu, dtype, rows, cols, file_bytes));
             let mut acts = Activations::new();
             acts.prepare(cpu, &values(n * cols), n, cols, &[&copies[0]], Precision::Int8Activations);
             let mut out = vec![0f32; n * rows];
-            let work = Work {
-                bytes: if small { file_bytes } else { 0 },
-                macs,
-                from_memory: true,
-                on_integers: is_quantized(dtype),
-            };
-            group.run(bencher, work, |i| matmul(cpu, &[&copies[i % copies.len()]], &acts, &mut [&mut out]));
+            timed(move |i| matmul(cpu, &[&copies[i % copies.len()]], &acts, &mut [&mut out]))
         });
-        benches.finish();
     };
     for n in BATCHES {
         run(if n == 1 { "gemv" } else { "batch" }, n);

@@ -4,12 +4,12 @@ use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use candlewick::kernel::{measure, Cpu};
-use criterion::Bencher;
+use criterion::{BenchmarkId, Criterion, Throughput};
 
 /// More than the last-level cache of most machines: what is read in turns from so many bytes comes from memory.
 pub(crate) const BEYOND_CACHES: usize = 128 << 20;
 
-/// Calls of a bench that count.
+/// Samples that count.
 pub(crate) const SAMPLES: usize = 10;
 
 /// What the machine gives at best.
@@ -57,31 +57,35 @@ impl<'a> Group<'a> {
         Group { cpu, ceilings: OnceCell::new() }
     }
 
-    /// Runs `f` as often as criterion asks and prints the rates of the median. `f` gets the number of the iteration,
-    /// counted over the whole bench.
-    pub(crate) fn run(&self, bencher: &mut Bencher<'_>, work: Work, mut f: impl FnMut(usize)) {
-        let mut count = 0;
-        self.run_timed(bencher, work, |iterations| {
-            let start = Instant::now();
-            for _ in 0..iterations {
-                f(count);
-                count += 1;
-            }
-            start.elapsed()
-        });
-    }
-
-    /// As [`run`](Self::run); `f` makes some iterations and answers the time of what counts in them.
-    pub(crate) fn run_timed(&self, bencher: &mut Bencher<'_>, work: Work, mut f: impl FnMut(u64) -> Duration) {
+    /// One bench. `setup` makes what is measured, if the bench is not filtered out: a function that makes some
+    /// iterations and answers the time of what counts in them.
+    pub(crate) fn bench<F: FnMut(u64) -> Duration>(
+        &self,
+        criterion: &mut Criterion,
+        (name, parameter): (&str, &str),
+        work: Work,
+        setup: impl FnOnce() -> F,
+    ) {
+        let mut benches = criterion.benchmark_group(name);
+        benches.throughput(work.throughput());
         let mut seconds = Vec::new();
-        bencher.iter_custom(|iterations| {
-            let time = f(iterations);
-            seconds.push(time.as_secs_f64() / iterations as f64);
+        let (mut setup, mut run) = (Some(setup), None);
+        // Criterion calls this for every sample.
+        benches.bench_function(BenchmarkId::from_parameter(parameter), |bencher| {
+            if let Some(setup) = setup.take() {
+                run = Some(setup());
+            }
+            let Some(run) = &mut run else { return };
+            bencher.iter_custom(|iterations| {
+                let time = run(iterations);
+                seconds.push(time.as_secs_f64() / iterations as f64);
+                time
+            });
             if seconds.len() == 2 {
                 self.ceilings.get_or_init(|| Ceilings::measure(self.cpu));
             }
-            time
         });
+        benches.finish();
         // Warming up comes first. A test is one call, of which there is nothing to tell.
         let warm_up = seconds.len().saturating_sub(SAMPLES);
         if let (Some(seconds), Some(ceilings)) = (median(&mut seconds[warm_up..]), self.ceilings.get()) {
@@ -90,7 +94,28 @@ impl<'a> Group<'a> {
     }
 }
 
+/// Calls `f` with the number of the iteration, counted over the whole bench, and takes the time of all of it.
+pub(crate) fn timed(mut f: impl FnMut(usize)) -> impl FnMut(u64) -> Duration {
+    let mut count = 0;
+    move |iterations| {
+        let start = Instant::now();
+        for _ in 0..iterations {
+            f(count);
+            count += 1;
+        }
+        start.elapsed()
+    }
+}
+
 impl Work {
+    /// What criterion compares.
+    fn throughput(self) -> Throughput {
+        match self.bytes {
+            0 => Throughput::Elements(self.macs as u64),
+            bytes => Throughput::Bytes(bytes as u64),
+        }
+    }
+
     fn report(self, seconds: f64, ceilings: &Ceilings) -> String {
         let share = |rate: f64, ceiling: Option<f64>, name: &str| match ceiling {
             Some(ceiling) => format!(" ({:.0} % of {name})", rate / ceiling * 100.0),

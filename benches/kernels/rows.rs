@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use candlewick::kernel::{gate, rms_norm, rope, Activation, Activations, Cpu, PackedMatrix, Precision};
 use candlewick::source::Dtype;
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::Criterion;
 
-use super::rate::{values, Group, Work};
+use super::rate::{timed, values, Group, Work};
 
 /// Width of a row: Qwen2 1.5B.
 const WIDTH: usize = 1536;
@@ -20,57 +20,46 @@ const ROWS: [usize; 2] = [1, 512];
 
 pub(crate) fn bench(criterion: &mut Criterion, cpu: &Cpu) {
     let group = Group::new(cpu);
+    let of = |bytes: usize| Work { bytes, ..Work::default() };
     for rows in ROWS {
-        let (x, weight) = (values(rows * WIDTH), values(WIDTH));
-        let mut out = vec![0f32; x.len()];
-        run(criterion, &group, "rms_norm", rows, 8 * x.len(), |_| rms_norm(cpu, &x, &weight, 1e-6, &mut out));
-
+        let parameter = rows.to_string();
+        let len = rows * WIDTH;
+        group.bench(criterion, ("rms_norm", &parameter), of(8 * len), || {
+            let (x, weight, mut out) = (values(len), values(WIDTH), vec![0f32; len]);
+            timed(move |_| rms_norm(cpu, &x, &weight, 1e-6, &mut out))
+        });
         let (heads, dim) = HEADS;
-        let mut x = values(rows * heads * dim);
-        // A rotation by a fixed angle keeps lengths, however often it is repeated.
-        let (cos, sin) = (vec![0.8f32; rows * dim / 2], vec![0.6f32; rows * dim / 2]);
-        run(criterion, &group, "rope", rows, 8 * (x.len() + cos.len()), |_| rope(cpu, &mut x, heads, dim, &cos, &sin));
-
-        gates(criterion, cpu, &group, rows);
-
-        let x = values(rows * WIDTH);
+        group.bench(criterion, ("rope", &parameter), of(8 * rows * (heads * dim + dim / 2)), || {
+            // A rotation by a fixed angle keeps lengths, however often it is repeated.
+            let (cos, sin) = (vec![0.8f32; rows * dim / 2], vec![0.6f32; rows * dim / 2]);
+            let mut x = values(rows * heads * dim);
+            timed(move |_| rope(cpu, &mut x, heads, dim, &cos, &sin))
+        });
+        group.bench(criterion, ("gate-silu", &parameter), of(12 * rows * INNER), || gates(cpu, rows));
         for dtype in [Dtype::Q4_K, Dtype::Q6_K] {
-            let weights = PackedMatrix::allocate(dtype, 16, WIDTH).expect("memory for a matrix");
-            let mut acts = Activations::new();
-            run(criterion, &group, &format!("quantize-for-{}", dtype.name()), rows, 5 * x.len(), |_| {
-                acts.prepare(cpu, &x, rows, WIDTH, &[&weights], Precision::Int8Activations);
+            let name = format!("quantize-for-{}", dtype.name());
+            // Four bytes of each value become one.
+            group.bench(criterion, (&name, &parameter), of(5 * len), || {
+                let weights = PackedMatrix::allocate(dtype, 16, WIDTH).expect("memory for a matrix");
+                let (x, mut acts) = (values(len), Activations::new());
+                timed(move |_| acts.prepare(cpu, &x, rows, WIDTH, &[&weights], Precision::Int8Activations))
             });
         }
     }
 }
 
-fn run(criterion: &mut Criterion, group: &Group<'_>, name: &str, rows: usize, bytes: usize, mut f: impl FnMut(usize)) {
-    let mut benches = criterion.benchmark_group(name);
-    benches.throughput(Throughput::Bytes(bytes as u64));
-    benches.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
-        group.run(bencher, Work { bytes, ..Work::default() }, &mut f);
-    });
-    benches.finish();
-}
-
 /// The gate works in place and would end in denormal numbers: each call gets fresh values, outside of its time.
-fn gates(criterion: &mut Criterion, cpu: &Cpu, group: &Group<'_>, rows: usize) {
+fn gates(cpu: &Cpu, rows: usize) -> impl FnMut(u64) -> Duration + '_ {
     let (fresh, up) = (values(rows * INNER), values(rows * INNER));
     let mut x = fresh.clone();
-    let bytes = 12 * x.len();
-    let mut benches = criterion.benchmark_group("gate-silu");
-    benches.throughput(Throughput::Bytes(bytes as u64));
-    benches.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
-        group.run_timed(bencher, Work { bytes, ..Work::default() }, |iterations| {
-            let mut time = Duration::ZERO;
-            for _ in 0..iterations {
-                x.copy_from_slice(&fresh);
-                let start = Instant::now();
-                gate(cpu, Activation::Silu, &mut x, &up);
-                time += start.elapsed();
-            }
-            time
-        });
-    });
-    benches.finish();
+    move |iterations| {
+        let mut time = Duration::ZERO;
+        for _ in 0..iterations {
+            x.copy_from_slice(&fresh);
+            let start = Instant::now();
+            gate(cpu, Activation::Silu, &mut x, &up);
+            time += start.elapsed();
+        }
+        time
+    }
 }

@@ -6,7 +6,7 @@ use candlewick::kernel::Cpu;
 use candlewick::sample::{
     draw, Chain, Distribution, Greedy, NoiseKey, SampleContext, Sampler, SamplerSession, SamplingParams,
 };
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::Criterion;
 
 use super::rate::{Group, Work};
 
@@ -27,13 +27,12 @@ pub(crate) fn bench(criterion: &mut Criterion, cpu: &Cpu) {
 }
 
 fn run(criterion: &mut Criterion, group: &Group<'_>, name: &str, mut session: Box<dyn SamplerSession>) {
-    let mut benches = criterion.benchmark_group(format!("sampler/{name}"));
-    benches.throughput(Throughput::Bytes(4 * VOCAB as u64));
-    benches.bench_function(BenchmarkId::from_parameter(VOCAB), |bencher| {
+    let work = Work { bytes: 4 * VOCAB, ..Work::default() };
+    group.bench(criterion, (&format!("sampler/{name}"), &VOCAB.to_string()), work, || {
         let fresh = logits();
         let prompt: Vec<u32> = (0..512).map(|i| i * 97 % VOCAB as u32).collect();
         let (mut logits, mut distribution) = (fresh.clone(), Distribution::new());
-        group.run_timed(bencher, Work { bytes: 4 * VOCAB, ..Work::default() }, |iterations| {
+        move |iterations| {
             let mut time = Duration::ZERO;
             for position in 0..iterations {
                 // A sampler may overwrite them.
@@ -46,9 +45,8 @@ fn run(criterion: &mut Criterion, group: &Group<'_>, name: &str, mut session: Bo
                 time += start.elapsed();
             }
             time
-        });
+        }
     });
-    benches.finish();
 }
 
 /// About the shape of a model's logits: a bell, and a few tokens far above it.

@@ -42,7 +42,7 @@ def main():
     args = parse()
     if args.setup:
         return 0 if contenders.set_up(args.venv) else 1
-    ours, peers = contenders.everyone(args.threads, args.venv, args.kernel)
+    ours, peers = contenders.everyone(args.threads, args.venv, args.kernel, args.program, args.against)
     if args.peers:
         unknown = sorted(set(args.peers) - {peer.group for peer in peers})
         if unknown:
@@ -75,11 +75,14 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each pair [default: 5]")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--kernel", help="candlewick's kernel level, such as avx2 [default: the best]")
+    path = lambda text: pathlib.Path(text).absolute()
+    parser.add_argument("--program", type=path, help="our example bench [default: the one of cargo build --release]")
+    parser.add_argument("--against", type=path, help=f"another build of it, the peer {contenders.OTHER_BUILD}")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one measurement [default: 600]")
     parser.add_argument("--json", type=pathlib.Path, help="also write all figures here")
     parser.add_argument(
         "--venv",
-        type=lambda text: pathlib.Path(text).absolute(),
+        type=path,
         default=contenders.ROOT / "target" / "peers",
         help="the peers' environment [default: target/peers]",
     )

@@ -12,6 +12,7 @@ from common import UNSUPPORTED_MODEL
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 OURS = "candlewick"
+OTHER_BUILD = "other-build"
 
 # What is installed, each by itself: one that fails does not keep the others away.
 PACKAGES = ["llama-cpp-python", "xllamacpp", "mistralrs"]
@@ -71,8 +72,9 @@ def _last_line(text):
     return lines[-1][:300] if lines else ""
 
 
-def everyone(threads, venv, kernel=None):
-    """Our side, and all peers by group."""
+def everyone(threads, venv, kernel=None, program=None, against=None):
+    """Our side, and all peers. `program` and `against` are builds of our own: the one that is measured instead of the
+    usual one, and one more peer."""
     python = venv / "bin" / "python"
     rayon = {"RAYON_NUM_THREADS": str(threads)}
 
@@ -87,23 +89,21 @@ def everyone(threads, venv, kernel=None):
             module=module,
         )
 
-    def program(name, path, build, environment=None, flags=()):
+    def built(name, path, build, environment=None, flags=()):
         return Contender(name, name, [str(path), *flags], environment or {}, needs=path, advice=build)
 
-    ours = program(
-        OURS,
-        ROOT / "target" / "release" / "examples" / "bench",
-        "run cargo build --release --example bench",
-        flags=["--kernel", kernel] if kernel else (),
-    )
+    level = ["--kernel", kernel] if kernel else []
+    usual = ROOT / "target" / "release" / "examples" / "bench"
+    ours = built(OURS, program or usual, "run cargo build --release --example bench", flags=level)
     candle = venv / "candle" / "release" / "examples" / "peer_candle"
-    return ours, [
+    other = [built(OTHER_BUILD, against, "name a build of the example bench", flags=level)] if against else []
+    return ours, other + [
         script("llama.cpp, repacked", "llama.cpp", "run_llama_cpp.py", "llama_cpp"),
         script("llama.cpp, as stored", "llama.cpp", "run_llama_cpp.py", "llama_cpp", ["--no-repack"]),
         script("xllamacpp, repacked", "xllamacpp", "run_xllamacpp.py", "xllamacpp"),
         script("xllamacpp, as stored", "xllamacpp", "run_xllamacpp.py", "xllamacpp", ["--no-repack"]),
         script("mistralrs", "mistralrs", "run_mistralrs.py", "mistralrs", environment=rayon),
-        program("candle-transformers", candle, "run compare.py --setup", environment=rayon),
+        built("candle-transformers", candle, "run compare.py --setup", environment=rayon),
     ]
 
 

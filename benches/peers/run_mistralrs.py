@@ -64,7 +64,7 @@ def main():
     seeds = range(1, args.repetitions + 1)
     rows = []
     if args.prefill:
-        prefill_rate(runner, args.prefill, 0)
+        prefill_rate(runner, min(args.prefill, 32), 0)
         rows.append((f"pp{args.prefill}", [prefill_rate(runner, args.prefill, seed) for seed in seeds]))
     if args.decode:
         if not args.depth:
