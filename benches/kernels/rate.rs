@@ -17,17 +17,23 @@ pub(crate) const SAMPLES: usize = 10;
 pub(crate) struct Ceilings {
     read: Option<f64>,
     int8: Option<f64>,
+    float: Option<f64>,
 }
 
 impl Ceilings {
     fn measure(cpu: &Cpu) -> Ceilings {
-        let ceilings = Ceilings { read: measure::read_bandwidth(cpu), int8: measure::int8_peak(cpu) };
+        let ceilings = Ceilings {
+            read: measure::read_bandwidth(cpu),
+            int8: measure::int8_peak(cpu),
+            float: measure::float_peak(cpu),
+        };
         let barrier = measure::barrier_latency(cpu).as_secs_f64() * 1e6;
         let giga = |value: Option<f64>| value.map_or("-".to_string(), |value| format!("{:.1}", value / 1e9));
         println!(
-            "ceilings: read {} GB/s, int8 {} GMAC/s, barrier {barrier:.2} µs",
+            "ceilings: read {} GB/s, int8 {} GMAC/s, f32 {} GMAC/s, barrier {barrier:.2} µs",
             giga(ceilings.read),
-            giga(ceilings.int8)
+            giga(ceilings.int8),
+            giga(ceilings.float)
         );
         ceilings
     }
@@ -48,7 +54,7 @@ pub(crate) struct Work {
     pub(crate) macs: usize,
     /// Whether the bytes come from memory, so that the read bandwidth is their ceiling.
     pub(crate) from_memory: bool,
-    /// Whether the multiply-adds are of integers, so that the integer peak is their ceiling.
+    /// Whether the multiply-adds are of integers; if not, the peak of f32 is their ceiling.
     pub(crate) on_integers: bool,
 }
 
@@ -130,7 +136,10 @@ impl Work {
         if self.macs > 0 {
             let rate = self.macs as f64 / seconds;
             line += &format!(", {:.1} GMAC/s", rate / 1e9);
-            line += &share(rate, ceilings.int8.filter(|_| self.on_integers), "int8 peak");
+            line += &match self.on_integers {
+                true => share(rate, ceilings.int8, "int8 peak"),
+                false => share(rate, ceilings.float, "f32 peak"),
+            };
         }
         line
     }

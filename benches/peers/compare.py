@@ -168,6 +168,7 @@ class Comparison:
                         ended.add(peer.name)
                         what += " and later tests"
                     self.miss(peer, what, str(failure))
+                playing = figures.worth_repeating(playing, {k[1]: v for k, v in results.items() if k[0] == test})
 
     def pair(self, peer, flags):
         """One measurement of ours and one of the peer, or the peer's failure. A failure of ours ends the program."""

@@ -36,6 +36,9 @@ class Spread:
         return " – ".join(f"{value:,.{digits}f}" for value in (self.least, self.median, self.greatest))
 
 
+# A variant below this part of its peer's best is not measured again.
+CLOSE = 0.85
+
 # Fields of a measurement: whether more is better, and what the column says.
 RATE, LOAD, MEMORY = "tokens_per_second", "load_s", "peak_rss_bytes"
 MORE_IS_BETTER = {RATE: True, LOAD: False, MEMORY: False}
@@ -53,9 +56,15 @@ def ratios(pairs, field):
 
 
 def best_variant(variants, field):
-    """Of a peer's variants, {name: pairs}, the one whose own median is best: ours is compared with that one."""
+    """Of a peer's variants, {name: pairs}, the one whose own median is best: ours is compared with that one.
+
+    One that was left out of later rounds was far behind and does not come back by having fewer figures.
+    """
     measured = {}
+    most = max(len(pairs) for pairs in variants.values())
     for name, pairs in variants.items():
+        if len(pairs) < most:
+            continue
         spread = Spread.of(pair.peer.get(field) for pair in pairs)
         if spread is not None:
             measured[name] = spread.median
@@ -63,6 +72,21 @@ def best_variant(variants, field):
         return None
     choose = max if MORE_IS_BETTER[field] else min
     return choose(measured, key=measured.get)
+
+
+def worth_repeating(peers, results):
+    """The peers of further rounds: without variants that are far behind another one of their peer.
+
+    `results` is {group: {variant: pairs}} of one test.
+    """
+
+    def rate(peer):
+        return Spread.of(pair.peer.get(RATE) for pair in results[peer.group][peer.name]).median
+
+    def is_close(peer):
+        return rate(peer) >= CLOSE * max(rate(other) for other in peers if other.group == peer.group)
+
+    return [peer for peer in peers if is_close(peer)]
 
 
 def share_of_bandwidth(ours):

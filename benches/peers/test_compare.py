@@ -58,6 +58,14 @@ class Ratios(unittest.TestCase):
         self.assertEqual(rows[0]["ratio"], {"least": 2.0, "median": 2.0, "greatest": 2.0})
         self.assertEqual(rows[0]["share_of_read_bandwidth"], 0.4)
 
+    def test_a_variant_far_behind_is_not_repeated_and_does_not_come_back(self):
+        peers = [types.SimpleNamespace(name=name, group="llama.cpp") for name in ("a", "b", "c")]
+        results = {"llama.cpp": {"a": [pair(9.0, 10.0)], "b": [pair(9.0, 9.0)], "c": [pair(9.0, 8.0)]}}
+        left = figures.worth_repeating(peers, results)
+        self.assertEqual([peer.name for peer in left], ["a", "b"])
+        variants = {"a": [pair(9.0, 10.0), pair(9.0, 4.0)], "c": [pair(9.0, 8.0)]}
+        self.assertEqual(figures.best_variant(variants, figures.RATE), "a")
+
     def test_the_page_has_every_row_and_every_absence(self):
         variants = {"repacked": [pair(8.0, 4.0)]}
         report = {

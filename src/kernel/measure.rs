@@ -58,6 +58,64 @@ pub fn int8_peak(cpu: &Cpu) -> Option<f64> {
     }
 }
 
+/// f32 multiply-adds per second of all threads together, fused and in registers; `None` at the scalar level, which
+/// has no vectors.
+pub fn float_peak(cpu: &Cpu) -> Option<f64> {
+    match cpu.usable_level() {
+        #[cfg(target_arch = "x86_64")]
+        KernelLevel::Avx512 => Some(peak_of_floats::<lanes::Avx512, 8>(cpu)),
+        #[cfg(target_arch = "x86_64")]
+        KernelLevel::Avx2 => Some(peak_of_floats::<lanes::Avx2, 6>(cpu)),
+        #[cfg(not(target_arch = "x86_64"))]
+        super::isa::KernelLevel::Neon => Some(peak_of_floats::<lanes::Portable, 6>(cpu)),
+        _ => None,
+    }
+}
+
+/// Multiply-adds of every sum in one task: some tens of microseconds.
+const FUSED: usize = 8192;
+
+/// `SUMS` hide the latency of an fma and leave registers for its factors.
+fn peak_of_floats<V: Lanes, const SUMS: usize>(cpu: &Cpu) -> f64 {
+    let tasks = cpu.pool.threads() * 16;
+    let seconds = best(|| {
+        cpu.pool.run(tasks, &|_| {
+            // SAFETY: `usable_level` found the instruction set.
+            unsafe { V::enter(FloatPeak::<SUMS>) };
+        });
+    });
+    (tasks * FUSED * SUMS * 16) as f64 / seconds
+}
+
+struct FloatPeak<const SUMS: usize>;
+
+impl<V: Lanes, const SUMS: usize> Kernel<V> for FloatPeak<SUMS> {
+    /// # Safety
+    /// The machine has the instruction set.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: 16 results fit `out`; the rest is the caller's promise.
+        unsafe {
+            let (factor, term) = (V::splat_f(black_box(0.5)), V::splat_f(black_box(1.0)));
+            let mut sums = [V::splat_f(black_box(0.25)); SUMS];
+            // Different starts, so that the sums stay apart.
+            for i in 1..SUMS {
+                sums[i] = V::add(sums[i - 1], term);
+            }
+            for _ in 0..FUSED {
+                for sum in &mut sums {
+                    *sum = V::fma(*sum, factor, term);
+                }
+            }
+            let mut out = [0f32; 16];
+            for sum in sums {
+                V::store_f(out.as_mut_ptr(), sum);
+                black_box(&out);
+            }
+        }
+    }
+}
+
 /// Columns of the peak's dot products.
 const COLUMNS: usize = 8;
 /// Dot products of one task: some 100 microseconds.
