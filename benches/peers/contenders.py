@@ -109,8 +109,8 @@ def everyone(threads, venv, kernel=None, program=None, against=None):
 
 def versions(venv):
     """The installed version of each package."""
-    code = "import importlib.metadata as m, json, sys\n"
-    code += "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+    code = "import importlib.metadata as m, json\n"
+    code += "print(json.dumps({d.metadata['Name'].replace('_', '-'): d.version for d in m.distributions()}))"
     python = venv / "bin" / "python"
     if not python.exists():
         return {}
@@ -133,8 +133,8 @@ def set_up(venv):
         ("the Python environment", [sys.executable, "-m", "venv", str(venv)], None),
     ]
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install"]
-    # The source distribution is built for this processor, which takes some minutes.
-    built = dict(os.environ, CMAKE_ARGS="-DGGML_NATIVE=ON")
+    # The source distribution is built for this processor, without its part for pictures and sound.
+    built = dict(os.environ, CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF")
     steps += [(name, [*pip, name], built) for name in PACKAGES]
     failed = []
     for name, command, environment in steps:
