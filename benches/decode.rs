@@ -6,16 +6,14 @@
 // The macro below makes a public function without documentation.
 #![allow(missing_docs)]
 
+#[path = "peers/candle_model.rs"]
+mod candle_model;
 #[path = "../examples/support/mod.rs"]
 mod support;
 
-use std::fs::File;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candle_transformers::models::{quantized_gemma3, quantized_llama, quantized_qwen2};
-use candlewick::candle::quantized::gguf_file::Content;
-use candlewick::candle::{Device, Tensor, D};
+use candle_model::Peer;
 use candlewick::source::Gguf;
 use candlewick::{Engine, Event, Request};
 use criterion::{criterion_group, criterion_main, Criterion};
@@ -59,7 +57,7 @@ fn decode(criterion: &mut Criterion) {
         let mut peer = Peer::open(&path).expect("candle-transformers opens the cached file");
         group.bench_function("candle-transformers", |bencher| {
             bencher.iter_custom(|iterations| {
-                rounds(iterations, |tokens| peer.decode(&ids, tokens)).expect("candle-transformers decodes")
+                rounds(iterations, |tokens| theirs(&mut peer, &ids, tokens)).expect("candle-transformers decodes")
             });
         });
         group.finish();
@@ -94,44 +92,12 @@ fn ours(engine: &mut Engine, ids: &[u32], tokens: u64) -> Result<Duration> {
     }
 }
 
-/// The peer's model of a file.
-enum Peer {
-    Llama(quantized_llama::ModelWeights),
-    Gemma3(quantized_gemma3::ModelWeights),
-    Qwen2(quantized_qwen2::ModelWeights),
-}
-
-impl Peer {
-    fn open(path: &Path) -> Result<Peer> {
-        let mut file = File::open(path)?;
-        let content = Content::read(&mut file)?;
-        let architecture = content.metadata.get("general.architecture").ok_or("no architecture")?.to_string()?.clone();
-        let device = Device::Cpu;
-        Ok(match architecture.as_str() {
-            "llama" => Peer::Llama(quantized_llama::ModelWeights::from_gguf(content, &mut file, &device)?),
-            "gemma3" => Peer::Gemma3(quantized_gemma3::ModelWeights::from_gguf(content, &mut file, &device)?),
-            "qwen2" => Peer::Qwen2(quantized_qwen2::ModelWeights::from_gguf(content, &mut file, &device)?),
-            other => return Err(format!("the peer has no quantized model for {other}").into()),
-        })
+/// A prompt at position 0 clears the peer's cache.
+fn theirs(peer: &mut Peer, ids: &[u32], tokens: u64) -> Result<Duration> {
+    let mut token = peer.forward(ids, 0)?;
+    let start = Instant::now();
+    for position in 0..tokens as usize {
+        token = peer.forward(&[token], ids.len() + position)?;
     }
-
-    fn forward(&mut self, ids: &[u32], position: usize) -> Result<u32> {
-        let input = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
-        let logits = match self {
-            Peer::Llama(model) => model.forward(&input, position),
-            Peer::Gemma3(model) => model.forward(&input, position),
-            Peer::Qwen2(model) => model.forward(&input, position),
-        }?;
-        Ok(logits.squeeze(0)?.argmax(D::Minus1)?.to_scalar::<u32>()?)
-    }
-
-    /// A prompt at position 0 clears the peer's cache.
-    fn decode(&mut self, ids: &[u32], tokens: u64) -> Result<Duration> {
-        let mut token = self.forward(ids, 0)?;
-        let start = Instant::now();
-        for position in 0..tokens as usize {
-            token = self.forward(&[token], ids.len() + position)?;
-        }
-        Ok(start.elapsed())
-    }
+    Ok(start.elapsed())
 }

@@ -56,6 +56,7 @@ fn bench(args: &Args) -> Result {
     }
     let context = tests.iter().map(|(_, test)| test.context()).max();
     let (mut engine, load) = open(args, Needs { sequences: Some(batch), context })?;
+    let work = Work::of(&engine);
     for (name, test) in tests {
         // Pages and threads wake up once, outside the figures; a deep test is long enough not to need it.
         if test.counts_prompt || depth == 0 {
@@ -76,6 +77,8 @@ fn bench(args: &Args) -> Result {
                 "kernel": kernel,
                 "peak_rss_bytes": peak_rss_bytes(),
                 "load_s": load.as_secs_f64(),
+                "decode_bytes": work.decode_bytes,
+                "macs_per_prompt_token": work.macs_per_prompt_token,
             }))?;
         } else {
             writeln!(io::stdout(), "{name:<16} {mean:>10.2} ± {deviation:.2} tokens/s  ({kernel})")?;
@@ -86,6 +89,25 @@ fn bench(args: &Args) -> Result {
         report_ceilings(args, &engine)?;
     }
     Ok(())
+}
+
+/// What a token costs by the model's matrices, whatever the depth.
+struct Work {
+    /// Bytes of weights that a step of decoding reads.
+    decode_bytes: usize,
+    /// Multiply-adds of the products of a prompt's token; logits of the last one only are computed.
+    macs_per_prompt_token: usize,
+}
+
+impl Work {
+    fn of(engine: &Engine) -> Work {
+        let matrices = engine.matrices();
+        let in_layers = matrices.iter().filter(|matrix| matrix.site.layer.is_some());
+        Work {
+            decode_bytes: matrices.iter().map(|matrix| matrix.size_in_bytes).sum(),
+            macs_per_prompt_token: in_layers.map(|matrix| matrix.rows * matrix.cols).sum(),
+        }
+    }
 }
 
 fn report_ceilings(args: &Args, engine: &Engine) -> Result {

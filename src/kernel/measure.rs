@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::isa::Cpu;
-use super::lanes::{with_lanes, Kernel, Lanes};
+use super::lanes::{each_column, with_lanes, Kernel, Lanes};
 use super::memory::Buffer;
 
 /// Bytes read per measurement: far above any last-level cache.
@@ -46,6 +46,62 @@ pub fn barrier_latency(cpu: &Cpu) -> Duration {
 /// scalar level, which has no integer kernel to measure.
 pub fn int8_peak(cpu: &Cpu) -> Option<f64> {
     with_lanes!(cpu.usable_level(), V => Some(peak::<V>(cpu)), else None)
+}
+
+/// f32 multiply-adds per second of all threads together, fused and in registers; `None` at the scalar level, which
+/// has no vectors.
+pub fn float_peak(cpu: &Cpu) -> Option<f64> {
+    with_lanes!(cpu.usable_level(), V => Some(peak_of_floats::<V>(cpu)), else None)
+}
+
+/// Multiply-adds of every sum in one task: some tens of microseconds.
+const FUSED: usize = 8192;
+
+/// Chains of sums that hide the latency of an fma and leave registers for its factors.
+const fn chains<V: Lanes>() -> usize {
+    if V::FLOAT_COLUMNS == 8 {
+        8
+    } else {
+        6
+    }
+}
+
+fn peak_of_floats<V: Lanes>(cpu: &Cpu) -> f64 {
+    let tasks = cpu.pool.threads() * 16;
+    let seconds = best(|| {
+        cpu.pool.run(tasks, &|_| {
+            // SAFETY: `usable_level` found the instruction set.
+            unsafe { V::enter(FloatPeak) };
+        });
+    });
+    (tasks * FUSED * chains::<V>() * 16) as f64 / seconds
+}
+
+struct FloatPeak;
+
+impl<V: Lanes> Kernel<V> for FloatPeak {
+    /// # Safety
+    /// The machine has the instruction set.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: 16 results fit `out`; the rest is the caller's promise.
+        unsafe {
+            let (factor, term) = (V::splat_f(black_box(0.5)), V::splat_f(black_box(1.0)));
+            let mut sums = [V::splat_f(black_box(0.25)); 8];
+            // Different starts, so that the sums stay apart.
+            for i in 1..8 {
+                sums[i] = V::add(sums[i - 1], term);
+            }
+            for _ in 0..FUSED {
+                each_column!(chains::<V>(), I => { sums[I] = V::fma(sums[I], factor, term); });
+            }
+            let mut out = [0f32; 16];
+            for sum in sums {
+                V::store_f(out.as_mut_ptr(), sum);
+                black_box(&out);
+            }
+        }
+    }
 }
 
 /// Columns of the peak's dot products.
