@@ -53,7 +53,7 @@ fn run(criterion: &mut Criterion, cpu: &Cpu, heads: &Heads, format: KvFormat, de
     // A score and a weighted value per key, head and dimension.
     let macs = 2 * keys * heads.query * heads.dim;
     let shape = KvShape { kv_heads: heads.kv, head_dim: heads.dim };
-    let bytes = depth / BLOCK_TOKENS * shape.block_len() * format.bytes();
+    let bytes = depth * format.token_bytes(shape);
     let work = Work { bytes: if rows == 1 { bytes } else { 0 }, macs, from_memory: true, on_integers: false };
     let name = format!("{kind}/{}-{}", heads.model, format.as_str());
     group.bench(criterion, (&name, &depth.to_string()), work, || {
