@@ -41,7 +41,7 @@ const SEED: Flag = flag("seed", "N", "Seed of the draws [default: drawn from the
 const PRECISION: Flag = flag("precision", "int8|f32", "Activations of matrix products [default: int8]");
 const QUANTIZE: Flag =
     flag("quantize", "RULES", "Requantize weights at load: pattern=type, separated by commas [default: as stored]");
-const KV: Flag = flag("kv", "f32|f16|bf16", "Format of keys and values [default: bf16, f32 with --precision f32]");
+const KV: Flag = flag("kv", "f32|f16|bf16|q8", "Format of keys and values [default: bf16, f32 with --precision f32]");
 
 const WINDOW: Flag = flag("window", "N", "Keep only the sinks and the last N tokens [default: keep all]");
 const SINKS: Flag = flag("sinks", "N", "First tokens that --window keeps [default: 4]");

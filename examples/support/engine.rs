@@ -143,7 +143,7 @@ fn numerics(args: &Args) -> Result<Option<(Precision, Option<KvFormat>)>> {
         return Ok(None);
     }
     let precision = args.choice("precision", &[("int8", Precision::Int8Activations), ("f32", Precision::F32)])?;
-    let formats = [("f32", KvFormat::F32), ("f16", KvFormat::F16), ("bf16", KvFormat::Bf16)];
+    let formats = [("f32", KvFormat::F32), ("f16", KvFormat::F16), ("bf16", KvFormat::Bf16), ("q8", KvFormat::Q8)];
     let kv = if args.takes("kv") { args.choice("kv", &formats)? } else { None };
     Ok(Some(match precision {
         Some(Precision::F32) => (Precision::F32, Some(kv.unwrap_or(KvFormat::F32))),

@@ -21,7 +21,7 @@ pub(crate) struct BlockArena {
 
 impl BlockArena {
     pub(crate) fn new(format: KvFormat, shape: KvShape, capacity: usize) -> BlockArena {
-        let bytes = shape.block_len().saturating_mul(format.bytes()).max(1);
+        let bytes = format.block_bytes(shape).max(1);
         let blocks = KvBlocks::new(format, shape, (SEGMENT_BYTES / bytes).clamp(1, capacity.max(1)));
         BlockArena { blocks, capacity: capacity.min(u32::MAX as usize - 1), free: Vec::new(), used: Vec::new() }
     }

@@ -166,7 +166,7 @@ fn truncation_is_possible_exactly_while_all_that_its_query_sees_is_stored() {
 #[test]
 fn forks_have_the_same_content_and_go_their_own_way() {
     let layout = CacheLayout::new([Some(40), None]);
-    for format in [KvFormat::F32, KvFormat::F16, KvFormat::Bf16] {
+    for &format in KvFormat::ALL {
         let shape = KvShape { kv_heads: 1, head_dim: 4 };
         let mut arena = BlockArena::new(format, shape, 40);
         let mut sequence = SequenceCache::new(&layout);

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use super::activations::Operands;
 use super::format::PANEL;
 use super::lanes::{each_column, Kernel, Lanes};
+use super::memory::prefetch;
 use super::unpack::Format;
 
 /// How far ahead of the products a panel is prefetched, in bytes.
@@ -74,7 +75,7 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
                         // Spread over the blocks: all of a group's lines at once would stall it.
                         let lines = F::BYTES.div_ceil(64 * F::BLOCKS);
                         for line in 0..lines {
-                            V::prefetch::<true>(group.wrapping_add(AHEAD + (j * lines + line) * 64));
+                            prefetch::<true>(group.wrapping_add(AHEAD + (j * lines + line) * 64));
                         }
                     }
                     let block = F::load::<V>(group, j);
@@ -157,7 +158,7 @@ impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BIT
             let mut next = self.next;
             for b in 0..self.blocks {
                 for _ in 0..self.next_lines {
-                    V::prefetch::<false>(next);
+                    prefetch::<false>(next);
                     next = next.wrapping_add(64);
                 }
                 // No closure here: one that is not inlined loses the instruction set, and calls a function per load.

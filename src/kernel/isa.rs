@@ -120,3 +120,10 @@ impl Cpu {
         }
     }
 }
+
+impl From<&Cpu> for KernelLevel {
+    /// The level that kernels may use.
+    fn from(cpu: &Cpu) -> KernelLevel {
+        cpu.usable_level()
+    }
+}

@@ -1,16 +1,20 @@
 //! The memory of keys and values: blocks of 32 tokens of one layer, in the panel layout that attention reads.
 //!
-//! A block holds, for each KV head, a K panel `[head_dim][32 tokens]` and a V panel `[32 tokens][head_dim]`.
+//! A block holds, for each KV head, a K panel `[head_dim][32 tokens]` and a V panel `[32 tokens][head_dim]`; with
+//! [`KvFormat::Q8`] the scales of all heads follow, `[kv_heads][K, V][32 tokens]`.
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::memory::{prefetch, view, view_mut, Buffer};
 use super::vector::{bf16_to_f32, f16_to_f32, leveled};
-use super::Cpu;
+use super::KernelLevel;
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;
 
-/// How keys and values are stored. Arithmetic is f32 in every case.
+/// How keys and values are stored. Arithmetic is f32 in every case, on what is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KvFormat {
@@ -21,24 +25,49 @@ pub enum KvFormat {
     /// 2 bytes, 8 significant bits, the range of f32.
     #[default]
     Bf16,
+    /// 1 byte, and an f32 scale per token and head for keys and for values: a value is `code * scale` with
+    /// scale = largest magnitude / 127 and codes rounded to nearest, ties to even. A head with a value that is not
+    /// finite is NaN as a whole.
+    Q8,
 }
 
 impl KvFormat {
-    /// Bytes per value.
-    pub fn bytes(self) -> usize {
+    /// Every format, the most exact first.
+    pub const ALL: &'static [KvFormat] = &[KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8];
+
+    /// Bytes that one token's key and value take in one layer.
+    pub fn token_bytes(self, shape: KvShape) -> usize {
+        self.block_bytes(shape) / BLOCK_TOKENS
+    }
+
+    /// Bytes of a block; the largest number where they do not fit one.
+    pub(crate) fn block_bytes(self, shape: KvShape) -> usize {
+        let scales = if self == KvFormat::Q8 { shape.kv_heads.saturating_mul(2 * BLOCK_TOKENS * 4) } else { 0 };
+        shape.block_len().saturating_mul(self.width()).saturating_add(scales)
+    }
+
+    /// Bytes of one value, without scales.
+    fn width(self) -> usize {
         match self {
             KvFormat::F32 => 4,
             KvFormat::F16 | KvFormat::Bf16 => 2,
+            KvFormat::Q8 => 1,
         }
     }
 
-    /// `f32`, `f16` or `bf16`.
+    /// `f32`, `f16`, `bf16` or `q8`.
     pub fn as_str(self) -> &'static str {
         match self {
             KvFormat::F32 => "f32",
             KvFormat::F16 => "f16",
             KvFormat::Bf16 => "bf16",
+            KvFormat::Q8 => "q8",
         }
+    }
+
+    /// The format of a name that [`as_str`](Self::as_str) gives; `None` for any other text.
+    pub fn parse(name: &str) -> Option<KvFormat> {
+        Self::ALL.iter().copied().find(|format| format.as_str() == name)
     }
 }
 
@@ -54,18 +83,19 @@ pub struct KvShape {
 impl KvShape {
     /// Values in a block: K and V of 32 tokens.
     pub fn block_len(self) -> usize {
-        2 * self.panel_len() * self.kv_heads
+        self.panel_len().saturating_mul(2).saturating_mul(self.kv_heads)
     }
 
     fn panel_len(self) -> usize {
-        self.head_dim * BLOCK_TOKENS
+        self.head_dim.saturating_mul(BLOCK_TOKENS)
     }
 }
 
-#[derive(Debug)]
-enum Storage {
-    F32(Vec<Vec<f32>>),
-    Half(Vec<Vec<u16>>),
+/// One of a head's two panels.
+#[derive(Clone, Copy)]
+enum Panel {
+    Keys,
+    Values,
 }
 
 /// Blocks of one shape and format, allocated in segments as they are needed and never moved.
@@ -74,18 +104,13 @@ pub struct KvBlocks {
     format: KvFormat,
     shape: KvShape,
     segment_blocks: usize,
-    /// One vector per segment.
-    segments: Storage,
+    segments: Vec<Buffer>,
 }
 
 impl KvBlocks {
     /// No block yet; memory comes in pieces of `segment_blocks` blocks.
     pub fn new(format: KvFormat, shape: KvShape, segment_blocks: usize) -> KvBlocks {
-        let segments = match format {
-            KvFormat::F32 => Storage::F32(Vec::new()),
-            KvFormat::F16 | KvFormat::Bf16 => Storage::Half(Vec::new()),
-        };
-        KvBlocks { format, shape, segment_blocks: segment_blocks.max(1), segments }
+        KvBlocks { format, shape, segment_blocks: segment_blocks.max(1), segments: Vec::new() }
     }
 
     /// The storage format.
@@ -100,41 +125,44 @@ impl KvBlocks {
 
     /// Blocks that have memory; ids are below this number.
     pub fn len(&self) -> usize {
-        let segments = match &self.segments {
-            Storage::F32(segments) => segments.len(),
-            Storage::Half(segments) => segments.len(),
-        };
-        segments * self.segment_blocks
+        self.segments.len() * self.segment_blocks
     }
 
     /// Whether no block has memory.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.segments.is_empty()
     }
 
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.shape.block_len() * self.format.bytes()
+        self.format.block_bytes(self.shape)
     }
 
     /// Adds one segment of zeroed blocks; `false` if the system has no memory for it.
     pub fn grow(&mut self) -> bool {
-        fn push<T: Clone + Default>(segments: &mut Vec<Vec<T>>, len: usize) -> bool {
-            let segment = zeroed(len);
-            let grown = segment.is_some();
-            segments.extend(segment);
-            grown
-        }
-        let Some(len) = self.shape.block_len().checked_mul(self.segment_blocks) else { return false };
-        match &mut self.segments {
-            Storage::F32(segments) => push(segments, len),
-            Storage::Half(segments) => push(segments, len),
-        }
+        let bytes =
+            self.block_bytes().checked_mul(self.segment_blocks).filter(|&bytes| bytes <= isize::MAX as usize / 2);
+        let segment = bytes.and_then(Buffer::zeroed);
+        let grown = segment.is_some();
+        self.segments.extend(segment);
+        grown
     }
 
-    fn range(&self, block: u32) -> (usize, usize) {
-        let block = block as usize;
-        (block / self.segment_blocks, block % self.segment_blocks * self.shape.block_len())
+    /// Segment of a block, and its bytes in it.
+    fn place(&self, block: u32) -> (usize, Range<usize>) {
+        let (block, bytes) = (block as usize, self.block_bytes());
+        let start = block % self.segment_blocks * bytes;
+        (block / self.segment_blocks, start..start + bytes)
+    }
+
+    fn block(&self, block: u32) -> &[u8] {
+        let (segment, bytes) = self.place(block);
+        &self.segments[segment].as_slice()[bytes]
+    }
+
+    fn block_mut(&mut self, block: u32) -> &mut [u8] {
+        let (segment, bytes) = self.place(block);
+        &mut self.segments[segment].as_mut_slice()[bytes]
     }
 
     /// Stores one token's key and value, each `[kv_heads][head_dim]`, at `offset < 32` of a block.
@@ -146,17 +174,23 @@ impl KvBlocks {
     pub fn write(&mut self, block: u32, offset: usize, key: &[f32], value: &[f32]) {
         let KvShape { kv_heads, head_dim } = self.shape;
         assert!(offset < BLOCK_TOKENS && key.len() == kv_heads * head_dim && value.len() == key.len(), "kv write");
-        let (segment, start) = self.range(block);
         let (format, len) = (self.format, self.shape.block_len());
-        match &mut self.segments {
-            Storage::F32(segments) => {
-                store(&mut segments[segment][start..start + len], head_dim, offset, key, value, |v| v)
-            }
-            Storage::Half(segments) => {
-                let data = &mut segments[segment][start..start + len];
-                match format {
-                    KvFormat::F16 => store(data, head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
-                    _ => store(data, head_dim, offset, key, value, |v| bf16::from_f32(v).to_bits()),
+        let data = self.block_mut(block);
+        match format {
+            KvFormat::F32 => store(view_mut(data), head_dim, offset, key, value, |v| v),
+            KvFormat::F16 => store(view_mut(data), head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
+            KvFormat::Bf16 => store(view_mut(data), head_dim, offset, key, value, |v| bf16::from_f32(v).to_bits()),
+            KvFormat::Q8 => {
+                let (codes, scales) = data.split_at_mut(len);
+                let (codes, scales): (&mut [i8], &mut [f32]) = (view_mut(codes), view_mut(scales));
+                for head in 0..kv_heads {
+                    let codes = &mut codes[2 * head * head_dim * BLOCK_TOKENS..][..2 * head_dim * BLOCK_TOKENS];
+                    let (keys, values) = codes.split_at_mut(head_dim * BLOCK_TOKENS);
+                    let one = head * head_dim..(head + 1) * head_dim;
+                    let scale = quantize(&key[one.clone()], |d, code| keys[d * BLOCK_TOKENS + offset] = code);
+                    scales[2 * head * BLOCK_TOKENS + offset] = scale;
+                    let scale = quantize(&value[one], |d, code| values[offset * head_dim + d] = code);
+                    scales[(2 * head + 1) * BLOCK_TOKENS + offset] = scale;
                 }
             }
         }
@@ -167,21 +201,15 @@ impl KvBlocks {
     /// # Panics
     /// If a block has no memory.
     pub fn copy(&mut self, from: u32, to: u32) {
-        fn within<T: Copy>(segments: &mut [Vec<T>], len: usize, (a, from): (usize, usize), (b, to): (usize, usize)) {
-            if a == b {
-                segments[a].copy_within(from..from + len, to);
-            } else if a < b {
-                let (low, high) = segments.split_at_mut(b);
-                high[0][to..to + len].copy_from_slice(&low[a][from..from + len]);
-            } else {
-                let (low, high) = segments.split_at_mut(a);
-                low[b][to..to + len].copy_from_slice(&high[0][from..from + len]);
-            }
-        }
-        let (from, to, len) = (self.range(from), self.range(to), self.shape.block_len());
-        match &mut self.segments {
-            Storage::F32(segments) => within(segments, len, from, to),
-            Storage::Half(segments) => within(segments, len, from, to),
+        let ((a, from), (b, to)) = (self.place(from), self.place(to));
+        if a == b {
+            self.segments[a].as_mut_slice().copy_within(from, to.start);
+        } else if a < b {
+            let (low, high) = self.segments.split_at_mut(b);
+            high[0].as_mut_slice()[to].copy_from_slice(&low[a].as_slice()[from]);
+        } else {
+            let (low, high) = self.segments.split_at_mut(a);
+            low[b].as_mut_slice()[to].copy_from_slice(&high[0].as_slice()[from]);
         }
     }
 
@@ -193,55 +221,73 @@ impl KvBlocks {
     pub fn read_key(&self, block: u32, offset: usize, key: &mut [f32]) {
         let KvShape { kv_heads, head_dim } = self.shape;
         assert!(offset < BLOCK_TOKENS && key.len() == kv_heads * head_dim, "kv read");
-        let (segment, start) = self.range(block);
-        for (i, key) in key.iter_mut().enumerate() {
-            let panel = start + 2 * (i / head_dim) * self.shape.panel_len();
-            let at = panel + i % head_dim * BLOCK_TOKENS + offset;
-            *key = match (&self.segments, self.format) {
-                (Storage::F32(segments), _) => segments[segment][at],
-                (Storage::Half(segments), KvFormat::F16) => f16::from_bits(segments[segment][at]).to_f32(),
-                (Storage::Half(segments), _) => bf16::from_bits(segments[segment][at]).to_f32(),
-            };
+        let mut panel = vec![0.0; self.shape.panel_len()];
+        for (head, key) in key.chunks_exact_mut(head_dim).enumerate() {
+            self.load_keys(KernelLevel::Scalar, block, head, &mut panel);
+            key.iter_mut().zip(panel[offset..].iter().step_by(BLOCK_TOKENS)).for_each(|(key, k)| *key = *k);
         }
     }
 
     /// Widens the K panel `[head_dim][32]` of one head of a block.
-    pub(super) fn load_keys(&self, cpu: &Cpu, block: u32, head: usize, out: &mut [f32]) {
-        let at = 2 * head * self.shape.panel_len();
-        self.load(cpu, block, at, out);
+    pub(super) fn load_keys(&self, level: KernelLevel, block: u32, head: usize, out: &mut [f32]) {
+        let range = 0..self.shape.panel_len();
+        if self.format == KvFormat::Q8 {
+            let (codes, scales) = self.q8(block, head, Panel::Keys);
+            return widen_q8_keys(level, &codes[range], scales, out);
+        }
+        self.load(level, block, head, Panel::Keys, range, out);
     }
 
     /// Widens rows `tokens` of the V panel `[32][head_dim]` of one head of a block; other rows are not touched.
     pub(super) fn load_values(
         &self,
-        cpu: &Cpu,
+        level: KernelLevel,
         block: u32,
         head: usize,
-        tokens: std::ops::Range<usize>,
+        tokens: Range<usize>,
         out: &mut [f32],
     ) {
         let dim = self.shape.head_dim;
-        let at = (2 * head + 1) * self.shape.panel_len() + tokens.start * dim;
-        self.load(cpu, block, at, &mut out[tokens.start * dim..tokens.end * dim]);
+        let range = tokens.start * dim..tokens.end * dim;
+        let out = &mut out[range.clone()];
+        if self.format == KvFormat::Q8 {
+            let (codes, scales) = self.q8(block, head, Panel::Values);
+            return widen_q8_values(level, &codes[range], &scales[tokens], dim, out);
+        }
+        self.load(level, block, head, Panel::Values, range, out);
     }
 
-    fn load(&self, cpu: &Cpu, block: u32, at: usize, out: &mut [f32]) {
-        let (segment, start) = self.range(block);
-        let range = start + at..start + at + out.len();
-        match (&self.segments, self.format) {
-            (Storage::F32(segments), _) => out.copy_from_slice(&segments[segment][range]),
-            (Storage::Half(segments), KvFormat::F16) => widen_f16(cpu, &segments[segment][range], out),
-            (Storage::Half(segments), _) => widen_bf16(cpu, &segments[segment][range], out),
+    fn load(&self, level: KernelLevel, block: u32, head: usize, panel: Panel, range: Range<usize>, out: &mut [f32]) {
+        let start = self.panel_start(head, panel);
+        let (data, range) = (self.block(block), start + range.start..start + range.end);
+        match self.format {
+            KvFormat::F32 => out.copy_from_slice(&view(data)[range]),
+            KvFormat::F16 => widen_f16(level, &view(data)[range], out),
+            _ => widen_bf16(level, &view(data)[range], out),
         }
     }
-}
 
-fn zeroed<T: Clone + Default>(len: usize) -> Option<Vec<T>> {
-    // A probe first: `vec!` asks for zeroed pages (so that untouched blocks cost nothing) but aborts on failure.
-    let mut probe: Vec<T> = Vec::new();
-    probe.try_reserve_exact(len).ok()?;
-    drop(probe);
-    Some(vec![T::default(); len])
+    /// The first value of a panel, counted in values of the block.
+    fn panel_start(&self, head: usize, panel: Panel) -> usize {
+        (2 * head + panel as usize) * self.shape.panel_len()
+    }
+
+    /// A panel's codes and the scales of its 32 tokens.
+    fn q8(&self, block: u32, head: usize, panel: Panel) -> (&[i8], &[f32]) {
+        let (codes, scales) = self.block(block).split_at(self.shape.block_len());
+        let start = self.panel_start(head, panel);
+        let scales = &view(scales)[(2 * head + panel as usize) * BLOCK_TOKENS..][..BLOCK_TOKENS];
+        (&view(codes)[start..start + self.shape.panel_len()], scales)
+    }
+
+    /// Hints that both panels of a head will be read soon.
+    pub(super) fn prefetch(&self, block: u32, head: usize) {
+        let start = self.panel_start(head, Panel::Keys) * self.format.width();
+        let bytes = 2 * self.shape.panel_len() * self.format.width();
+        for line in self.block(block)[start..start + bytes].chunks(64) {
+            prefetch::<false>(line.as_ptr());
+        }
+    }
 }
 
 fn store<T: Copy>(
@@ -266,6 +312,22 @@ fn store<T: Copy>(
     }
 }
 
+/// Hands out the codes of some values and returns their scale.
+fn quantize(values: &[f32], mut take: impl FnMut(usize, i8)) -> f32 {
+    // Of bits, so that infinities and NaN win.
+    let largest = values.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
+    let scale = f32::from_bits(largest) / 127.0;
+    if !scale.is_finite() {
+        return f32::NAN;
+    }
+    for (d, value) in values.iter().enumerate() {
+        // A scale that is zero or underflowed leaves zeros; a quotient just above 127 is cut.
+        let code = if scale > 0.0 { (value / scale).round_ties_even() } else { 0.0 };
+        take(d, code as i8);
+    }
+    scale
+}
+
 leveled! {
     fn widen_bf16(data: &[u16], out: &mut [f32]) {
         for (out, &bits) in out.iter_mut().zip(data) {
@@ -278,6 +340,29 @@ leveled! {
     fn widen_f16(data: &[u16], out: &mut [f32]) {
         for (out, &bits) in out.iter_mut().zip(data) {
             *out = f16_to_f32(bits);
+        }
+    }
+}
+
+leveled! {
+    /// `[dim][32]` codes times the 32 scales.
+    fn widen_q8_keys(codes: &[i8], scales: &[f32], out: &mut [f32]) {
+        let scales: &[f32; BLOCK_TOKENS] = scales.as_chunks().0.first().unwrap_or(&[0.0; BLOCK_TOKENS]);
+        for (out, codes) in out.as_chunks_mut::<BLOCK_TOKENS>().0.iter_mut().zip(codes.as_chunks::<BLOCK_TOKENS>().0) {
+            for t in 0..BLOCK_TOKENS {
+                out[t] = f32::from(codes[t]) * scales[t];
+            }
+        }
+    }
+}
+
+leveled! {
+    /// `[tokens][dim]` codes times a scale per token.
+    fn widen_q8_values(codes: &[i8], scales: &[f32], dim: usize, out: &mut [f32]) {
+        for ((out, codes), scale) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim)).zip(scales) {
+            for (out, &code) in out.iter_mut().zip(codes) {
+                *out = f32::from(code) * scale;
+            }
         }
     }
 }

@@ -3,7 +3,6 @@
 //! Tasks are runs of panels of one matrix, handed out dynamically. The split follows the number of threads; the
 //! order of every sum does not. Knows no formats beyond their [`Layout`](super::format::Layout).
 
-use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use super::format::PANEL;
 use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
 use super::isa::{Cpu, KernelLevel};
 use super::lanes::Lanes;
-use super::memory::Shared;
+use super::memory::{with_scratch, Shared};
 use super::packed::PackedMatrix;
 use super::unpack::{with_format, Format};
 use super::{lanes, scalar};
@@ -136,25 +135,6 @@ fn run_lanes<V: Lanes>(job: &Job<'_>, panels: Range<usize>) {
     }
 }
 
-/// A line of scratch memory.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// Lends `lines` lines of this thread's scratch memory, which is kept for the next call.
-fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
-    thread_local! {
-        static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
-    }
-    SCRATCH.with_borrow_mut(|scratch| {
-        let lines = bytes.div_ceil(64);
-        if scratch.len() < lines {
-            scratch.resize(lines, Line([0; 64]));
-        }
-        f(scratch.as_mut_ptr().cast())
-    })
-}
-
 /// Runs an expression with `$columns` as a constant: 1, 2, 4 or 8.
 macro_rules! with_columns {
     ($value:expr, $columns:ident => $body:expr) => {
@@ -221,7 +201,8 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
         }
         return;
     }
-    with_scratch(blocks * unpacked_bytes(F::SUBS, F::HAS_MIN), |unpacked| {
+    with_scratch(blocks * unpacked_bytes(F::SUBS, F::HAS_MIN) / 4, |unpacked| {
+        let unpacked: *mut u8 = unpacked.as_mut_ptr().cast();
         for index in panels {
             let panel = job.weights.panel(index);
             // SAFETY: the panel has `blocks` blocks and the scratch room for them; the machine has V.
@@ -276,12 +257,10 @@ unsafe fn tile_of<V: Lanes, F: Format, const C: usize>(parts: TileParts, out: *m
 
 fn float<V: Lanes>(job: &Job<'_>, panels: Range<usize>) {
     let rows = job.acts.rows();
-    let chunk_bytes = CHUNK * PANEL * 4;
     let sums_len = QUAD * rows.min(FLOAT_ROWS).next_multiple_of(GROUP) * PANEL;
-    with_scratch(QUAD * chunk_bytes + sums_len * 4, |scratch| {
-        let weights: *mut f32 = scratch.cast();
-        // SAFETY: the scratch holds four chunks and then the sums.
-        let sums = unsafe { std::slice::from_raw_parts_mut(weights.add(QUAD * CHUNK * PANEL), sums_len) };
+    with_scratch(QUAD * CHUNK * PANEL + sums_len, |scratch| {
+        let (weights, sums) = scratch.split_at_mut(QUAD * CHUNK * PANEL);
+        let weights = weights.as_mut_ptr();
         let mut first = panels.start;
         while first < panels.end {
             let quad = first..panels.end.min(first + QUAD);

@@ -2,6 +2,7 @@
 //!
 //! Reading weights is what bounds decoding, and 4 KiB pages cost up to half of the bandwidth. Knows no formats.
 
+use std::cell::RefCell;
 use std::ptr::NonNull;
 
 /// Alignment of every buffer: a cache line, and the widest vector.
@@ -106,6 +107,12 @@ impl Buffer {
     }
 }
 
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.mapped {
@@ -115,6 +122,78 @@ impl Drop for Buffer {
             unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) };
         }
     }
+}
+
+/// Numbers for which any bits are a value.
+pub(super) trait Plain: Copy {}
+impl Plain for f32 {}
+impl Plain for u16 {}
+impl Plain for i8 {}
+
+/// Bytes as numbers.
+///
+/// # Panics
+/// If the bytes are not whole, aligned numbers.
+pub(super) fn view<T: Plain>(bytes: &[u8]) -> &[T] {
+    // SAFETY: any bits are a T; `align_to` sees to alignment and length.
+    let (head, values, tail) = unsafe { bytes.align_to() };
+    assert!(head.is_empty() && tail.is_empty(), "aligned numbers");
+    values
+}
+
+/// [`view`], to be written.
+pub(super) fn view_mut<T: Plain>(bytes: &mut [u8]) -> &mut [T] {
+    // SAFETY: as `view`; any bits of a T are bytes.
+    let (head, values, tail) = unsafe { bytes.align_to_mut() };
+    assert!(head.is_empty() && tail.is_empty(), "aligned numbers");
+    values
+}
+
+/// A line of scratch memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Lends a task `len` values of its thread's scratch memory, aligned to a line, with whatever was left there. The
+/// memory is kept for the next call. Not to be called from inside `f`.
+pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|lines| lend(lines, len, f))
+}
+
+/// The same for the thread that dispatches tasks, some of which it runs itself meanwhile.
+pub(super) fn with_shared_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|lines| lend(lines, len, f))
+}
+
+fn lend<R>(lines: &mut Vec<Line>, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    if lines.len() < len.div_ceil(16) {
+        lines.resize(len.div_ceil(16), Line([0.0; 16]));
+    }
+    // SAFETY: a line is 16 values without padding, and there are lines for `len` of them.
+    f(unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), len) })
+}
+
+/// Hints that a line will be read soon (`NEAR`: from the first-level cache, else the second). Any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch<const NEAR: bool>(line: *const u8) {
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0, _MM_HINT_T1};
+        if NEAR {
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// A pointer that tasks of one pool job share; each task touches its own part.

@@ -3,7 +3,7 @@
 //! Every row is computed alone and in a fixed order, so a row's result does not depend on its neighbours or on
 //! the thread count.
 
-use super::vector::{exp, leveled, sum32};
+use super::vector::{exp, leveled, sum32, tanh};
 use super::Cpu;
 
 /// Rows per task: enough work to pay for the hand-over.
@@ -153,11 +153,15 @@ leveled! {
 
 /// `x = cap * tanh(x / cap)`.
 pub fn softcap(cpu: &Cpu, x: &mut [f32], cap: f32) {
-    cpu.for_each_chunk(x, TASK_ELEMENTS / 4, &|_, x| {
+    cpu.for_each_chunk(x, TASK_ELEMENTS / 4, &|_, x| softcap_slice(cpu, x, cap));
+}
+
+leveled! {
+    pub(super) fn softcap_slice(x: &mut [f32], cap: f32) {
         for x in x.iter_mut() {
-            *x = cap * (*x / cap).tanh();
+            *x = cap * tanh(*x / cap);
         }
-    });
+    }
 }
 
 /// Multiplies by a constant.

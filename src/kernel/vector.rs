@@ -3,12 +3,13 @@
 //! The bodies are plain Rust whose results do not depend on vectorization: every multiply-add is an explicit
 //! `mul_add`, every sum has a written order. So all kernel levels give the same bits.
 
-/// Defines `fn name(cpu: &Cpu, args)` whose body is compiled once per kernel level and chosen at run time.
+/// Defines `fn name(level, args)` whose body is compiled once per kernel level and chosen at run time. `level` is a
+/// level that this machine has, or a `&Cpu` for its usable level.
 macro_rules! leveled {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name(cpu: &$crate::kernel::Cpu, $($arg: $ty),*) {
+        $vis fn $name(level: impl Into<$crate::kernel::KernelLevel>, $($arg: $ty),*) {
             #[inline(always)]
             fn body($($arg: $ty),*) $body
 
@@ -24,8 +25,8 @@ macro_rules! leveled {
                 body($($arg),*)
             }
 
-            match cpu.usable_level() {
-                // SAFETY: a `Cpu` of this level exists only where its instructions were detected.
+            match level.into() {
+                // SAFETY: the machine has the level, by the contract above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernel::KernelLevel::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
@@ -60,6 +61,20 @@ pub(super) fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 1.0);
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
     p * power
+}
+
+/// tanh within 4 ulp of 1; NaN stays NaN.
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    let far = 1.0 - 2.0 / (exp(2.0 * x) + 1.0);
+    // Taylor series, where the above would cancel.
+    let square = x * x;
+    let near = (-17.0f32 / 315.0).mul_add(square, 2.0 / 15.0).mul_add(square, -1.0 / 3.0).mul_add(square, 1.0) * x;
+    if x.abs() < 0.25 {
+        near
+    } else {
+        far
+    }
 }
 
 /// The value of bf16 bits.

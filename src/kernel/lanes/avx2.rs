@@ -250,16 +250,4 @@ impl Lanes for Avx2 {
             out
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch<const NEAR: bool>(line: *const u8) {
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe {
-            if NEAR {
-                _mm_prefetch::<_MM_HINT_T0>(line.cast());
-            } else {
-                _mm_prefetch::<_MM_HINT_T1>(line.cast());
-            }
-        }
-    }
 }

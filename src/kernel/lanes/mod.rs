@@ -95,9 +95,6 @@ pub(crate) trait Lanes: Copy + 'static {
         words: *const i32,
         starts: *const i32,
     ) -> [Self::I; C];
-
-    /// Hints that a line will be read soon (`NEAR`: from the first-level cache). Any address is allowed.
-    unsafe fn prefetch<const NEAR: bool>(line: *const u8);
 }
 
 /// Repeats a body for the columns 0..8 that exist, with the column as a constant: accumulators indexed by it
@@ -111,3 +108,28 @@ macro_rules! each_column {
     };
 }
 pub(crate) use each_column;
+
+/// Runs an expression with `$lanes` as the lanes of a level that this machine has; `$scalar` at the scalar level.
+macro_rules! with_lanes {
+    ($level:expr, $lanes:ident => $body:expr, else $scalar:expr) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::kernel::KernelLevel::Avx512 => {
+                type $lanes = $crate::kernel::lanes::Avx512;
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
+            $crate::kernel::KernelLevel::Avx2 => {
+                type $lanes = $crate::kernel::lanes::Avx2;
+                $body
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            $crate::kernel::KernelLevel::Neon => {
+                type $lanes = $crate::kernel::lanes::Portable;
+                $body
+            }
+            _ => $scalar,
+        }
+    };
+}
+pub(crate) use with_lanes;

@@ -188,7 +188,4 @@ impl Lanes for Portable {
         }
         out
     }
-
-    #[inline(always)]
-    unsafe fn prefetch<const NEAR: bool>(_line: *const u8) {}
 }

@@ -82,8 +82,6 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
                 };
             }
             dots!(1 false 4  1 false 5  1 false 8  1 true 4  1 true 5  2 true 4  2 false 4  2 false 6);
-            V::prefetch::<true>(bytes.as_ptr());
-            V::prefetch::<false>(std::ptr::null());
         }
     }
 }

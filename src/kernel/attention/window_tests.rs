@@ -1,5 +1,6 @@
 //! Windows, sinks and dropped tokens against a direct computation that knows distances only, and against each other.
 
+use super::visible::{between, runs};
 use super::*;
 use crate::kernel::{KernelLevel, KvFormat, KvShape};
 

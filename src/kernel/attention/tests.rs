@@ -59,11 +59,21 @@ impl Case {
 
     /// Direct softmax in f64 over values rounded as the cache rounds them.
     fn expected(&self, q: &[f32], k: &[f32], v: &[f32], index: usize) -> Vec<f64> {
-        let round = |x: f32| match self.format {
-            KvFormat::F32 => x as f64,
-            KvFormat::F16 => half::f16::from_f32(x).to_f64(),
-            KvFormat::Bf16 => half::bf16::from_f32(x).to_f64(),
+        let round = |x: &[f32]| -> Vec<f64> {
+            match self.format {
+                KvFormat::F32 => x.iter().map(|&x| x as f64).collect(),
+                KvFormat::F16 => x.iter().map(|&x| half::f16::from_f32(x).to_f64()).collect(),
+                KvFormat::Bf16 => x.iter().map(|&x| half::bf16::from_f32(x).to_f64()).collect(),
+                KvFormat::Q8 => x
+                    .chunks(self.shape.head_dim)
+                    .flat_map(|head| {
+                        let scale = head.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
+                        head.iter().map(move |x| f64::from((x / scale).round_ties_even() * scale))
+                    })
+                    .collect(),
+            }
         };
+        let (k, v) = (round(k), round(v));
         let KvShape { kv_heads, head_dim } = self.shape;
         let first = self.window.map_or(0, |w| (index + 1).saturating_sub(w));
         let mut out = Vec::new();
@@ -72,7 +82,7 @@ impl Case {
             let at = |i: usize, d: usize| (i * kv_heads + kv_head) * head_dim + d;
             let scores: Vec<f64> = (first..=index)
                 .map(|i| {
-                    let dot: f64 = (0..head_dim).map(|d| q[head * head_dim + d] as f64 * round(k[at(i, d)])).sum();
+                    let dot: f64 = (0..head_dim).map(|d| q[head * head_dim + d] as f64 * k[at(i, d)]).sum();
                     let s = dot * 0.3f32 as f64;
                     self.softcap.map_or(s, |cap| cap as f64 * (s / cap as f64).tanh())
                 })
@@ -81,7 +91,7 @@ impl Case {
             let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
             let sum: f64 = weights.iter().sum();
             for d in 0..head_dim {
-                out.push((first..=index).zip(&weights).map(|(i, w)| w * round(v[at(i, d)])).sum::<f64>() / sum);
+                out.push((first..=index).zip(&weights).map(|(i, w)| w * v[at(i, d)]).sum::<f64>() / sum);
             }
         }
         out
@@ -90,7 +100,7 @@ impl Case {
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for format in [KvFormat::F32, KvFormat::F16, KvFormat::Bf16] {
+    for &format in KvFormat::ALL {
         for (heads, kv_heads, head_dim) in [(4, 2, 16), (3, 1, 40), (2, 2, 7)] {
             for window in [None, Some(1), Some(33), Some(300)] {
                 let softcap = (head_dim == 40).then_some(5.0);

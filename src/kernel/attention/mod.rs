@@ -1,0 +1,193 @@
+//! Attention over blocks: the one arithmetic that decode, prefill and verification share.
+//!
+//! For a query at logical index p the keys are those that [`AttentionShape`] lets it see and that are live. Scores
+//! accumulate over head_dim in order. Indices are cut into parts of 256, anchored at index 0; a part has its own
+//! maximum, its sum of weights (32 lanes over the part's blocks in order, then a fixed tree) and its weighted values
+//! (tokens in order). Parts merge in ascending order. Nothing depends on which other queries are computed or on how
+//! parts are spread over threads, so a row's result is the same in a prompt, a chunk or a decode step.
+//!
+//! This file says what is asked and splits it into tasks; `visible` knows who sees what, `tile` computes a task with
+//! the kernels of `products` and `softmax`.
+
+mod products;
+mod softmax;
+#[cfg(test)]
+mod tests;
+mod tile;
+mod visible;
+#[cfg(test)]
+mod window_tests;
+
+use std::cell::RefCell;
+
+use self::softmax::merge;
+use self::tile::{Tile, TILE_ROWS};
+use super::chunks::Shared;
+use super::kv::{KvBlocks, BLOCK_TOKENS};
+use super::memory::with_shared_scratch;
+use super::Cpu;
+
+/// Logical indices whose weights are summed before merging.
+const PART: usize = 256;
+const PART_BLOCKS: usize = PART / BLOCK_TOKENS;
+/// Tasks per thread that one dispatch aims at: so many that a slow core does not hold the others for long.
+const TASKS_PER_THREAD: usize = 4;
+/// Values of partial results that a dispatch may keep (16 MiB). Where more would be needed there are rows enough.
+const MOST_PARTIAL: usize = 4 << 20;
+
+/// What a layer's attention does.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads; a multiple of the KV heads.
+    pub heads: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)` on scaled scores.
+    pub softcap: Option<f32>,
+    /// The last keys that a query sees, its own included; `None` sees all.
+    pub window: Option<usize>,
+    /// The first keys, which every query sees beside its window; without a window it sees them anyway.
+    pub sinks: usize,
+}
+
+/// Consecutive rows of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionSpan<'a> {
+    /// The first row in `q` and `out`.
+    pub first_row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Logical index of the first row's token; the following rows have the following indices.
+    pub first_index: usize,
+    /// Block of each 32 logical indices; entries that no row of the span can see are not read.
+    pub table: &'a [u32],
+    /// The blocks that hold live tokens, ascending; `None` where every written token is live.
+    pub live: Option<&'a [LiveBlock]>,
+}
+
+/// A block with the tokens of it that are not dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Place in the table: the block of the logical indices from 32 times this number.
+    pub block: u32,
+    /// Bit t is set where index `32 * block + t` is live or not written yet.
+    pub lanes: u32,
+}
+
+/// `out[r] = softmax(scale * q[r] K^T) V` per head over the keys that row r sees; `q` and `out` are
+/// `[rows][heads][head_dim]`.
+///
+/// `sink_q` is a second copy of `q`, rotated for the position `sinks + window - 1`: rows at this index or beyond score
+/// their sinks with it, so that the sinks stay as far away as when the window was first full (StreamingLLM,
+/// arXiv 2309.17453). `None` scores sinks with `q`.
+///
+/// One dispatch to the pool. Few rows over a long context are split by parts of the context as well.
+///
+/// # Panics
+/// If a span reaches outside `q`, `out` or its table, the head counts do not divide, or `sink_q` has another length.
+pub fn attention(
+    cpu: &Cpu,
+    shape: &AttentionShape,
+    blocks: &KvBlocks,
+    spans: &[AttentionSpan<'_>],
+    q: &[f32],
+    sink_q: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    let kv = blocks.shape();
+    assert!(shape.heads.is_multiple_of(kv.kv_heads) && q.len() == out.len(), "attention heads");
+    assert!(sink_q.is_none_or(|sink_q| sink_q.len() == q.len()), "attention sinks");
+    for span in spans {
+        assert!((span.first_row + span.rows) * shape.heads * kv.head_dim <= q.len(), "attention span");
+    }
+    thread_local! {
+        /// Span and first row of every tile; kept for its memory.
+        static TILES: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
+    }
+    TILES.with_borrow_mut(|tiles| {
+        tiles.clear();
+        for (s, span) in spans.iter().enumerate() {
+            tiles.extend((0..span.rows).step_by(TILE_ROWS).map(|row| (s, row)));
+        }
+        let inputs = Inputs { cpu, shape, blocks, q, sink_q };
+        inputs.run(spans, tiles, out);
+    });
+}
+
+/// What all tasks of a dispatch share.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    cpu: &'a Cpu,
+    shape: &'a AttentionShape,
+    blocks: &'a KvBlocks,
+    q: &'a [f32],
+    sink_q: Option<&'a [f32]>,
+}
+
+impl<'a> Inputs<'a> {
+    /// The tile of a number below `tiles.len() * kv_heads`.
+    fn tile(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], pair: usize) -> Tile<'a> {
+        let kv_heads = self.blocks.shape().kv_heads;
+        // Later tiles see more keys: the longest first balances the threads.
+        let (s, row) = tiles[tiles.len() - 1 - pair / kv_heads];
+        Tile::new(self, &spans[s], row, pair % kv_heads)
+    }
+
+    fn run(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], out: &mut [f32]) {
+        let dim = self.blocks.shape().head_dim;
+        let threads = self.cpu.pool.threads();
+        let pairs = tiles.len() * self.blocks.shape().kv_heads;
+        if pairs == 0 {
+            return;
+        }
+        let out = Shared::new(out);
+        // SAFETY: rows of spans are disjoint and each (row, KV head) belongs to one pair, finished by one task.
+        let finish = |tile: &Tile<'_>, r: usize| unsafe { out.slice(tile.place(r), tile.group() * dim) };
+        let aim = threads * TASKS_PER_THREAD;
+        let (mut parts, mut queries) = (1, 0);
+        if threads > 1 && pairs < aim {
+            for pair in 0..pairs {
+                let tile = self.tile(spans, tiles, pair);
+                (parts, queries) = (tile.parts().max(parts), tile.queries().max(queries));
+            }
+        }
+        let stride = queries * (dim + 2);
+        let partial = (pairs * parts).saturating_mul(stride);
+        if parts == 1 || partial > MOST_PARTIAL {
+            self.cpu.pool.run(pairs, &|pair| {
+                let tile = self.tile(spans, tiles, pair);
+                tile.whole(|r, values| finish(&tile, r).copy_from_slice(values));
+            });
+            return;
+        }
+        let chunks = aim.div_ceil(pairs).min(parts);
+        with_shared_scratch(partial + stride, |scratch| {
+            let (partials, merged) = scratch.split_at_mut(partial);
+            let shared = Shared::new(partials);
+            self.cpu.pool.run(pairs * chunks, &|task| {
+                let (pair, chunk) = (task / chunks, task % chunks);
+                let tile = self.tile(spans, tiles, pair);
+                let each = tile.parts().div_ceil(chunks);
+                for part in chunk * each..tile.parts().min((chunk + 1) * each) {
+                    // SAFETY: every part of every pair has its own place, and one task.
+                    tile.part(part, unsafe { shared.slice((pair * parts + part) * stride, stride) });
+                }
+            });
+            let partials: &[f32] = partials;
+            for pair in 0..pairs {
+                let tile = self.tile(spans, tiles, pair);
+                tile.start(merged);
+                for part in 0..tile.parts() {
+                    merge(
+                        self.cpu.usable_level(),
+                        tile.queries(),
+                        &partials[(pair * parts + part) * stride..],
+                        merged,
+                        dim,
+                    );
+                }
+                tile.finish(merged, |r, values| finish(&tile, r).copy_from_slice(values));
+            }
+        });
+    }
+}

@@ -1,0 +1,240 @@
+//! The two products of attention on f32 panels of a block: scores of keys, and weighted sums of values.
+//!
+//! Several queries share one reading of a panel. Per output one chain: over d for a score, over tokens for a value.
+//! Knows no masks.
+
+use super::super::isa::KernelLevel;
+use super::super::kv::BLOCK_TOKENS;
+use super::super::lanes::{each_column, with_lanes, Kernel, Lanes};
+use super::PART;
+
+/// Values in a vector.
+const LANES: usize = 16;
+
+/// `out[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
+///
+/// `query` and `out` give where query i begins in `queries` and its scores in `scores`, for i below `count`.
+pub(super) fn score(
+    level: KernelLevel,
+    (queries, query): (&[f32], &dyn Fn(usize) -> usize),
+    count: usize,
+    keys: &[f32],
+    scale: f32,
+    (scores, out): (&mut [f32], &dyn Fn(usize) -> usize),
+) {
+    let dim = keys.len() / BLOCK_TOKENS;
+    let mut first = 0;
+    while first < count {
+        let group = group(level, count - first);
+        macro_rules! run {
+            ($($columns:literal)*) => {
+                match group {
+                    $( $columns => {
+                        let queries: [&[f32]; $columns] = std::array::from_fn(|i| &queries[query(first + i)..][..dim]);
+                        let scores: [*mut f32; $columns] =
+                            std::array::from_fn(|i| scores[out(first + i)..][..BLOCK_TOKENS].as_mut_ptr());
+                        let kernel = Scores::<$columns> { queries, keys, scale, scores };
+                        with_lanes!(level, V => {
+                            // SAFETY: queries and scores have the lengths cut above, keys hold 32 values per d; the
+                            // machine has V.
+                            unsafe { V::enter(kernel) }
+                        }, else kernel.scalar());
+                    } )*
+                    _ => unreachable!("a group has 1 to 4 queries"),
+                }
+            };
+        }
+        run!(1 2 3 4);
+        first += group;
+    }
+}
+
+/// `out[i][d] += sum over t of weights[i][t] * values[t][d]`, t ascending, for `count` queries.
+///
+/// Weights of consecutive queries are `PART` apart, outputs `dim`; `values` is `[tokens][dim]`.
+pub(super) fn weigh(
+    level: KernelLevel,
+    count: usize,
+    weights: &[f32],
+    values: &[f32],
+    tokens: usize,
+    dim: usize,
+    out: &mut [f32],
+) {
+    assert!(values.len() == tokens * dim && tokens <= PART, "values of {tokens} tokens");
+    let mut first = 0;
+    while first < count {
+        let group = group(level, count - first);
+        let weights = &weights[first * PART..][..(group - 1) * PART + tokens];
+        let out = &mut out[first * dim..(first + group) * dim];
+        macro_rules! run {
+            ($($columns:literal)*) => {
+                match group {
+                    $( $columns => {
+                        let kernel = Values::<$columns> { weights, values, dim, out };
+                        with_lanes!(level, V => {
+                            // SAFETY: the slices have the lengths that the kernel names; the machine has V.
+                            unsafe { V::enter(kernel) }
+                        }, else kernel.scalar());
+                    } )*
+                    _ => unreachable!("a group has 1 to 4 queries"),
+                }
+            };
+        }
+        run!(1 2 3 4);
+        first += group;
+    }
+}
+
+/// Queries that the next kernel call takes of `count`: as many as registers hold, but leaving no single one where two do as well.
+fn group(level: KernelLevel, count: usize) -> usize {
+    let most = if level == KernelLevel::Avx2 { 2 } else { 4 };
+    if count == most + 1 {
+        count / 2
+    } else {
+        count.min(most)
+    }
+}
+
+struct Scores<'a, const Q: usize> {
+    queries: [&'a [f32]; Q],
+    /// `[dim][32]`.
+    keys: &'a [f32],
+    scale: f32,
+    /// 32 values each.
+    scores: [*mut f32; Q],
+}
+
+impl<const Q: usize> Scores<'_, Q> {
+    fn scalar(self) {
+        for (q, scores) in self.queries.iter().zip(self.scores) {
+            let mut sums = [0f32; BLOCK_TOKENS];
+            for (q, keys) in q.iter().zip(self.keys.chunks_exact(BLOCK_TOKENS)) {
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = q.mul_add(*key, *sum);
+                }
+            }
+            for (t, sum) in sums.into_iter().enumerate() {
+                // SAFETY: t is below the 32 values that `scores` has.
+                unsafe { *scores.add(t) = sum * self.scale };
+            }
+        }
+    }
+}
+
+impl<V: Lanes, const Q: usize> Kernel<V> for Scores<'_, Q> {
+    /// # Safety
+    /// The fields have the lengths that they name; the machine has V.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[V::splat_f(0.0); 2]; Q];
+            let dim = self.keys.len() / BLOCK_TOKENS;
+            let queries = self.queries.map(<[f32]>::as_ptr);
+            let mut keys = self.keys.as_ptr();
+            for d in 0..dim {
+                let (low, high) = (V::load_f(keys), V::load_f(keys.add(LANES)));
+                keys = keys.add(BLOCK_TOKENS);
+                each_column!(Q, I => {
+                    let q = V::splat_f(*queries[I].add(d));
+                    sums[I] = [V::fma(q, low, sums[I][0]), V::fma(q, high, sums[I][1])];
+                });
+            }
+            let scale = V::splat_f(self.scale);
+            each_column!(Q, I => {
+                V::store_f(self.scores[I], V::mul(sums[I][0], scale));
+                V::store_f(self.scores[I].add(LANES), V::mul(sums[I][1], scale));
+            });
+        }
+    }
+}
+
+struct Values<'a, const Q: usize> {
+    /// Query i's weights from `i * PART`, one per token.
+    weights: &'a [f32],
+    /// `[tokens][dim]`.
+    values: &'a [f32],
+    dim: usize,
+    /// `[Q][dim]`.
+    out: &'a mut [f32],
+}
+
+impl<const Q: usize> Values<'_, Q> {
+    fn scalar(self) {
+        for (i, out) in self.out.chunks_exact_mut(self.dim).enumerate() {
+            for (w, values) in self.weights[i * PART..].iter().zip(self.values.chunks_exact(self.dim)) {
+                for (out, value) in out.iter_mut().zip(values) {
+                    *out = w.mul_add(*value, *out);
+                }
+            }
+        }
+    }
+
+    /// `N` vectors of every query's output from column `d`.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`]; `d + 16 * N` is at most `dim`.
+    #[inline(always)]
+    unsafe fn columns<V: Lanes, const N: usize>(&mut self, d: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (dim, tokens) = (self.dim, self.values.len() / self.dim);
+            let out = self.out.as_mut_ptr().add(d);
+            let mut sums = [[V::splat_f(0.0); N]; Q];
+            each_column!(Q, I => {
+                for n in 0..N {
+                    sums[I][n] = V::load_f(out.add(I * dim + n * LANES));
+                }
+            });
+            let (mut values, mut weights) = (self.values.as_ptr().add(d), self.weights.as_ptr());
+            for _ in 0..tokens {
+                let mut row = [V::splat_f(0.0); N];
+                for n in 0..N {
+                    row[n] = V::load_f(values.add(n * LANES));
+                }
+                each_column!(Q, I => {
+                    let w = V::splat_f(*weights.add(I * PART));
+                    for n in 0..N {
+                        sums[I][n] = V::fma(w, row[n], sums[I][n]);
+                    }
+                });
+                values = values.wrapping_add(dim);
+                weights = weights.wrapping_add(1);
+            }
+            each_column!(Q, I => {
+                for n in 0..N {
+                    V::store_f(out.add(I * dim + n * LANES), sums[I][n]);
+                }
+            });
+        }
+    }
+}
+
+impl<V: Lanes, const Q: usize> Kernel<V> for Values<'_, Q> {
+    /// # Safety
+    /// The fields have the lengths that they name; the machine has V.
+    #[inline(always)]
+    unsafe fn run(mut self) {
+        let mut d = 0;
+        // SAFETY: d and the vectors stay below dim; the rest is the caller's promise.
+        unsafe {
+            while d + 2 * LANES <= self.dim {
+                self.columns::<V, 2>(d);
+                d += 2 * LANES;
+            }
+            if d + LANES <= self.dim {
+                self.columns::<V, 1>(d);
+                d += LANES;
+            }
+        }
+        for i in 0..if d < self.dim { Q } else { 0 } {
+            for (w, values) in self.weights[i * PART..].iter().zip(self.values.chunks_exact(self.dim)) {
+                for d in d..self.dim {
+                    let out = &mut self.out[i * self.dim + d];
+                    *out = w.mul_add(values[d], *out);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! One task: some rows of a span with the query heads of one KV head, over all or some parts of the context.
+//!
+//! A query is a row with a head; all queries of a tile share every reading of K and V.
+
+use std::ops::Range;
+
+use super::super::isa::KernelLevel;
+use super::super::kv::BLOCK_TOKENS;
+use super::super::memory::with_scratch;
+use super::super::ops::softcap_slice as softcap;
+use super::products::{score, weigh};
+use super::softmax::{divide, merge, soften, UNSEEN};
+use super::visible::{between, runs, Visible};
+use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS};
+
+/// Query rows that share one reading of K and V.
+pub(super) const TILE_ROWS: usize = 8;
+
+pub(super) struct Tile<'a> {
+    inputs: Inputs<'a>,
+    level: KernelLevel,
+    span: &'a AttentionSpan<'a>,
+    /// The first row, counted in the span.
+    row: usize,
+    rows: usize,
+    head: usize,
+    /// Query heads per KV head.
+    group: usize,
+    dim: usize,
+    visible: Visible<'a>,
+}
+
+/// Working memory of one part.
+struct Buffers<'a> {
+    /// `[queries][PART]`: scores, then weights.
+    scores: &'a mut [f32],
+    /// One widened K or V panel.
+    panel: &'a mut [f32],
+}
+
+/// Per row, the lanes of the part's blocks that it sees.
+type Seen = [[u32; PART_BLOCKS]; TILE_ROWS];
+
+impl<'a> Tile<'a> {
+    pub(super) fn new(inputs: Inputs<'a>, span: &'a AttentionSpan<'a>, row: usize, head: usize) -> Tile<'a> {
+        let kv = inputs.blocks.shape();
+        let rows = TILE_ROWS.min(span.rows - row);
+        let first = span.first_index + row;
+        let visible = Visible::new(inputs.shape, span.live, first, first + rows - 1);
+        let (level, group) = (inputs.cpu.usable_level(), inputs.shape.heads / kv.kv_heads);
+        Tile { inputs, level, span, row, rows, head, group, dim: kv.head_dim, visible }
+    }
+
+    /// Logical index of a row.
+    fn index(&self, r: usize) -> usize {
+        self.span.first_index + self.row + r
+    }
+
+    /// Query heads per row.
+    pub(super) fn group(&self) -> usize {
+        self.group
+    }
+
+    pub(super) fn queries(&self) -> usize {
+        self.rows * self.group
+    }
+
+    /// Parts of the context that some row may see.
+    pub(super) fn parts(&self) -> usize {
+        self.visible.parts()
+    }
+
+    /// Where row `r`'s heads begin in `q` and `out`.
+    pub(super) fn place(&self, r: usize) -> usize {
+        ((self.span.first_row + self.row + r) * self.inputs.shape.heads + self.head * self.group) * self.dim
+    }
+
+    /// All parts, merged. `take(r, values)` gets each row's result, `[group][dim]`.
+    pub(super) fn whole(&self, take: impl FnMut(usize, &[f32])) {
+        let results = self.queries() * (self.dim + 2);
+        with_scratch(2 * results + self.buffers(), |scratch| {
+            let (part, rest) = scratch.split_at_mut(results);
+            let (merged, rest) = rest.split_at_mut(results);
+            self.start(merged);
+            for n in 0..self.parts() {
+                self.compute(n, rest, part);
+                merge(self.level, self.queries(), part, merged, self.dim);
+            }
+            self.finish(merged, take);
+        });
+    }
+
+    /// Part `n` alone, into `[queries][dim]` values and then `[queries][2]` with the maximum and the sum of weights.
+    pub(super) fn part(&self, n: usize, out: &mut [f32]) {
+        with_scratch(self.buffers(), |scratch| self.compute(n, scratch, &mut out[..self.queries() * (self.dim + 2)]));
+    }
+
+    /// What merging starts from.
+    pub(super) fn start(&self, merged: &mut [f32]) {
+        let (values, running) = merged[..self.queries() * (self.dim + 2)].split_at_mut(self.queries() * self.dim);
+        values.fill(0.0);
+        running.as_chunks_mut().0.fill([f32::NEG_INFINITY, 0.0]);
+    }
+
+    /// Hands out the rows' results.
+    pub(super) fn finish(&self, merged: &mut [f32], mut take: impl FnMut(usize, &[f32])) {
+        let (values, running) = merged.split_at_mut(self.queries() * self.dim);
+        for (query, values) in values.chunks_exact_mut(self.dim).enumerate() {
+            divide(self.level, values, running[2 * query + 1]);
+        }
+        for (r, values) in values.chunks_exact(self.group * self.dim).enumerate() {
+            take(r, values);
+        }
+    }
+
+    /// Length of the working memory of a part.
+    fn buffers(&self) -> usize {
+        self.queries() * PART + self.dim * BLOCK_TOKENS
+    }
+
+    fn compute(&self, n: usize, scratch: &mut [f32], out: &mut [f32]) {
+        let (scores, rest) = scratch.split_at_mut(self.queries() * PART);
+        let mut buffers = Buffers { scores, panel: &mut rest[..self.dim * BLOCK_TOKENS] };
+        let blocks = self.visible.blocks(n);
+        let mut seen: Seen = [[0; PART_BLOCKS]; TILE_ROWS];
+        for &LiveBlock { block, lanes } in blocks.as_slice() {
+            for (r, seen) in seen[..self.rows].iter_mut().enumerate() {
+                seen[block as usize % PART_BLOCKS] = lanes & self.inputs.shape.lanes(self.index(r), block as usize);
+            }
+        }
+        self.score(blocks.as_slice(), &seen, &mut buffers);
+        let (values, totals) = out.split_at_mut(self.queries() * self.dim);
+        for (query, (weights, total)) in
+            buffers.scores.chunks_exact_mut(PART).zip(totals.chunks_exact_mut(2)).enumerate()
+        {
+            match &seen[query / self.group] {
+                [0, 0, 0, 0, 0, 0, 0, 0] => total.copy_from_slice(&[f32::NEG_INFINITY, UNSEEN]),
+                seen => soften(self.level, weights, seen, total),
+            }
+        }
+        values.fill(0.0);
+        self.weigh(blocks.as_slice(), &seen, &mut buffers, values);
+    }
+
+    /// Scores of the part's blocks, for the rows that see some of a block.
+    fn score(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>) {
+        let Inputs { shape, blocks, q, sink_q, .. } = self.inputs;
+        for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
+            let (block, slot) = (block as usize, block as usize % PART_BLOCKS);
+            // A live block may have live tokens out of sight only, and then may be gone.
+            let Some(rows) = rows_that_see(&seen[..self.rows], slot) else { continue };
+            // Blocks lie anywhere in memory: the hardware's prefetching ends with each. With many queries the time goes
+            // into arithmetic.
+            if let Some(next) = part.get(i + 1).filter(|_| self.rows <= 4) {
+                if rows_that_see(&seen[..self.rows], next.block as usize % PART_BLOCKS).is_some() {
+                    blocks.prefetch(self.span.table[next.block as usize], self.head);
+                }
+            }
+            blocks.load_keys(self.level, self.span.table[block], self.head, buffers.panel);
+            let query = |i: usize| self.place(i / self.group) + i % self.group * self.dim;
+            let place = |i: usize| i * PART + slot * BLOCK_TOKENS;
+            let queries = rows.start * self.group..rows.end * self.group;
+            score(
+                self.level,
+                (q, &|i| query(queries.start + i)),
+                queries.len(),
+                buffers.panel,
+                shape.scale,
+                (buffers.scores, &|i| place(queries.start + i)),
+            );
+            let sinks = between(block, 0, shape.sinks);
+            if let Some(sink_q) = sink_q.filter(|_| sinks != 0) {
+                for r in rows.filter(|&r| shape.moves_sinks(self.index(r))) {
+                    for i in r * self.group..(r + 1) * self.group {
+                        let mut moved = [0.0; BLOCK_TOKENS];
+                        score(self.level, (sink_q, &|_| query(i)), 1, buffers.panel, shape.scale, (&mut moved, &|_| 0));
+                        let scores = &mut buffers.scores[place(i)..place(i) + BLOCK_TOKENS];
+                        runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&moved[run]));
+                    }
+                }
+            }
+            if let Some(cap) = shape.softcap {
+                for i in queries {
+                    let scores = &mut buffers.scores[place(i)..place(i) + BLOCK_TOKENS];
+                    softcap(self.level, scores, cap);
+                }
+            }
+        }
+    }
+
+    /// Weighs the part's values, for consecutive rows that see the same of a block at a time.
+    fn weigh(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>, out: &mut [f32]) {
+        let blocks = self.inputs.blocks;
+        for &LiveBlock { block, .. } in part {
+            let slot = block as usize % PART_BLOCKS;
+            for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
+                blocks.load_values(self.level, self.span.table[block as usize], self.head, run, buffers.panel);
+            }
+            let mut r = 0;
+            for alike in seen[..self.rows].chunk_by(|a, b| a[slot] == b[slot]) {
+                let queries = r * self.group..(r + alike.len()) * self.group;
+                r += alike.len();
+                for run in runs(alike[0][slot]) {
+                    let weights = &buffers.scores[queries.start * PART + slot * BLOCK_TOKENS + run.start..];
+                    let values = &buffers.panel[run.start * self.dim..run.end * self.dim];
+                    let out = &mut out[queries.start * self.dim..queries.end * self.dim];
+                    weigh(self.level, queries.len(), weights, values, run.len(), self.dim, out);
+                }
+            }
+        }
+    }
+}
+
+/// The rows from the first that sees something of a block to the last.
+fn rows_that_see(seen: &[[u32; PART_BLOCKS]], slot: usize) -> Option<Range<usize>> {
+    let first = seen.iter().position(|seen| seen[slot] != 0)?;
+    let last = seen.iter().rposition(|seen| seen[slot] != 0)?;
+    Some(first..last + 1)
+}
