@@ -10,12 +10,12 @@ use super::activations::{group_width, Activations, Operands, GROUP};
 use super::float::{Dequantize, FloatColumn, FloatTile, Widen, CHUNK, QUAD};
 use super::format::PANEL;
 use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
-use super::isa::{Cpu, KernelLevel};
-use super::lanes::Lanes;
+use super::isa::Cpu;
+use super::lanes::{with_lanes, Lanes};
 use super::memory::{with_scratch, Shared};
 use super::packed::PackedMatrix;
+use super::scalar;
 use super::unpack::{with_format, Format};
-use super::{lanes, scalar};
 use crate::source::Dtype;
 
 /// Up to this many rows, products straight from the packed form beat unpacking first.
@@ -34,25 +34,14 @@ const TASK_COST: usize = 1 << 18;
 /// # Panics
 /// If a length differs from the above, or `acts` was not prepared for these matrices' types and columns.
 pub fn matmul(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
-    let run: fn(&Job<'_>, Range<usize>) = match cpu.usable_level() {
-        #[cfg(target_arch = "x86_64")]
-        KernelLevel::Avx512 => run_lanes::<lanes::Avx512>,
-        #[cfg(target_arch = "x86_64")]
-        KernelLevel::Avx2 => run_lanes::<lanes::Avx2>,
-        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-        KernelLevel::Neon => lanes::neon::with_neon!(lanes::neon::Variant::detect(), V => run_lanes::<V>),
-        // Elsewhere no level has lanes, and this one is not available.
-        #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
-        KernelLevel::Neon => run_lanes::<lanes::Portable>,
-        _ => run_scalar,
-    };
+    let run: fn(&Job<'_>, Range<usize>) = with_lanes!(cpu.usable_level(), V => run_lanes::<V>, else run_scalar);
     dispatch(cpu, run, weights, acts, outs);
 }
 
 /// [`matmul`] with lanes that the level would not choose. The machine must have them.
 #[cfg(test)]
 pub(crate) fn matmul_portable(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
-    dispatch(cpu, run_lanes::<lanes::Portable>, weights, acts, outs);
+    dispatch(cpu, run_lanes::<super::lanes::Portable>, weights, acts, outs);
 }
 
 /// One matrix of a dispatch.

@@ -5,8 +5,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::isa::{Cpu, KernelLevel};
-use super::lanes::{self, Kernel, Lanes};
+use super::isa::Cpu;
+use super::lanes::{with_lanes, Kernel, Lanes};
 use super::memory::Buffer;
 
 /// Bytes read per measurement: far above any last-level cache.
@@ -45,17 +45,7 @@ pub fn barrier_latency(cpu: &Cpu) -> Duration {
 /// Integer multiply-adds per second of all threads together, on operands in the first-level cache; `None` at the
 /// scalar level, which has no integer kernel to measure.
 pub fn int8_peak(cpu: &Cpu) -> Option<f64> {
-    match cpu.usable_level() {
-        #[cfg(target_arch = "x86_64")]
-        KernelLevel::Avx512 => Some(peak::<lanes::Avx512>(cpu)),
-        #[cfg(target_arch = "x86_64")]
-        KernelLevel::Avx2 => Some(peak::<lanes::Avx2>(cpu)),
-        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-        KernelLevel::Neon => Some(lanes::neon::with_neon!(lanes::neon::Variant::detect(), V => peak::<V>(cpu))),
-        #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
-        KernelLevel::Neon => Some(peak::<lanes::Portable>(cpu)),
-        _ => None,
-    }
+    with_lanes!(cpu.usable_level(), V => Some(peak::<V>(cpu)), else None)
 }
 
 /// Columns of the peak's dot products.

@@ -192,7 +192,17 @@ pub(super) fn prefetch<const NEAR: bool>(line: *const u8) {
             _mm_prefetch::<_MM_HINT_T1>(line.cast());
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        use std::arch::asm;
+        if NEAR {
+            asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
+        } else {
+            asm!("prfm pldl2keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = line;
 }
 

@@ -123,7 +123,12 @@ macro_rules! with_lanes {
                 type $lanes = $crate::kernel::lanes::Avx2;
                 $body
             }
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            $crate::kernel::KernelLevel::Neon => {
+                $crate::kernel::lanes::neon::with_neon!($crate::kernel::lanes::neon::Variant::detect(), $lanes => $body)
+            }
+            // No level has lanes there, and this one is not available.
+            #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
             $crate::kernel::KernelLevel::Neon => {
                 type $lanes = $crate::kernel::lanes::Portable;
                 $body

@@ -539,16 +539,4 @@ impl<D: DotProduct> Lanes for Neon<D> {
             out
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch<const NEAR: bool>(line: *const u8) {
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe {
-            if NEAR {
-                asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
-            } else {
-                asm!("prfm pldl2keep, [{0}]", in(reg) line, options(nostack, readonly, preserves_flags));
-            }
-        }
-    }
 }
