@@ -13,7 +13,7 @@ use super::pool::Pool;
 pub enum KernelLevel {
     /// Plain Rust, on every platform; the oracle that the others are tested against.
     Scalar,
-    /// x86-64 with AVX2, FMA and F16C.
+    /// x86-64 with AVX2, FMA and F16C, and AVX-VNNI's dot products where they are.
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
@@ -67,12 +67,14 @@ impl KernelLevel {
     }
 
     /// The level with the instructions that it uses where this machine has them, for figures and reports: `avx512+vnni`,
-    /// `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and elsewhere the [name](Self::as_str).
+    /// `avx2` or `avx2+vnni`, `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and `scalar`.
     pub fn detail(self) -> &'static str {
         match self {
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             KernelLevel::Neon => super::lanes::neon::Variant::detect().as_str(),
             KernelLevel::Avx512 => "avx512+vnni",
+            #[cfg(target_arch = "x86_64")]
+            KernelLevel::Avx2 if super::lanes::avx2::has_vnni() => "avx2+vnni",
             _ => self.as_str(),
         }
     }

@@ -1,11 +1,121 @@
 //! Lanes in two 256-bit registers: rows 0 to 7 and 8 to 15.
+//!
+//! Processors with AVX-VNNI have a dot product of bytes in registers of this width; the others sum in 16 bits.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
-use super::{Kernel, Lanes};
+use super::{each_column, Kernel, Lanes};
 
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2;
+pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
+
+/// Runs an expression with `$lanes` as the AVX2 lanes that this machine has at their best.
+macro_rules! with_avx2 {
+    ($lanes:ident => $body:expr) => {{
+        use $crate::kernel::lanes::avx2::{has_vnni, Avx2, Pairs, Vnni};
+        if has_vnni() {
+            type $lanes = Avx2<Vnni>;
+            $body
+        } else {
+            type $lanes = Avx2<Pairs>;
+            $body
+        }
+    }};
+}
+pub(crate) use with_avx2;
+
+/// Whether this machine has AVX-VNNI.
+pub(crate) fn has_vnni() -> bool {
+    std::arch::is_x86_feature_detected!("avxvnni")
+}
+
+/// How codes are multiplied with the input's. Its functions are for use as those of [`Lanes`].
+pub(crate) trait DotProduct: Copy + 'static {
+    /// # Safety
+    /// As [`Lanes::enter`].
+    unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K);
+
+    /// Dot products of `8 / SUBS` units with `C` columns, from zero.
+    ///
+    /// # Safety
+    /// As [`Lanes::dot`].
+    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
+        units: *const [__m256i; 2],
+        words: *const i32,
+    ) -> [[__m256i; 2]; C];
+}
+
+/// `vpdpbusd` of AVX-VNNI: sums in 32 bits, exact for any codes.
+#[derive(Clone, Copy)]
+pub(crate) struct Vnni;
+
+impl DotProduct for Vnni {
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { kernel.run() }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
+        units: *const [__m256i; 2],
+        words: *const i32,
+    ) -> [[__m256i; 2]; C] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[_mm256_setzero_si256(); 2]; C];
+            each_column!(C, COLUMN => {
+                for u in 0..8 / SUBS {
+                    let (unit, word) = (*units.add(u), broadcast(words.add(u * C + COLUMN)));
+                    let [low, high] = sums[COLUMN];
+                    sums[COLUMN] =
+                        [_mm256_dpbusd_avx_epi32(low, unit[0], word), _mm256_dpbusd_avx_epi32(high, unit[1], word)];
+                }
+            });
+            sums
+        }
+    }
+}
+
+/// `vpmaddubsw` and `vpmaddwd`: pairs in 16 bits first.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs;
+
+impl DotProduct for Pairs {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { kernel.run() }
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
+        units: *const [__m256i; 2],
+        words: *const i32,
+    ) -> [[__m256i; 2]; C] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut out = [[_mm256_setzero_si256(); 2]; C];
+            // Two or four columns at a time: 16-bit sums of both halves take eight of the sixteen registers.
+            let mut at = 0;
+            while at < C {
+                let width = if C == 1 {
+                    out[at] = columns::<1, SUBS, BITS>(units, words.add(at), C)[0];
+                    1
+                } else if C == 2 || BITS > 6 {
+                    out[at..at + 2].copy_from_slice(&columns::<2, SUBS, BITS>(units, words.add(at), C));
+                    2
+                } else {
+                    out[at..at + 4].copy_from_slice(&columns::<4, SUBS, BITS>(units, words.add(at), C));
+                    4
+                };
+                at += width;
+            }
+            out
+        }
+    }
+}
 
 /// # Safety
 /// As the functions of [`Lanes`].
@@ -81,17 +191,17 @@ unsafe fn both<T: Copy, U>(a: [T; 2], f: impl Fn(T) -> U) -> [U; 2] {
 
 // SAFETY of every block: the instruction set is there, by the contract of `Lanes`; memory is the caller's
 // promise. Shorter comments point here.
-impl Lanes for Avx2 {
+impl<D: DotProduct> Lanes for Avx2<D> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     const FLOAT_COLUMNS: usize = 4;
     const DIRECT: bool = true;
     const PREFETCH_COLUMNS: usize = 1;
 
-    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline(always)]
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
         // SAFETY: passed on.
-        unsafe { kernel.run() }
+        unsafe { D::enter(kernel) }
     }
 
     #[inline(always)]
@@ -225,22 +335,7 @@ impl Lanes for Avx2 {
     ) -> [Self::I; C] {
         // SAFETY: see above.
         unsafe {
-            let mut out = [[_mm256_setzero_si256(); 2]; C];
-            // Two or four columns at a time: 16-bit sums of both halves take eight of the sixteen registers.
-            let mut at = 0;
-            while at < C {
-                let width = if C == 1 {
-                    out[at] = columns::<1, SUBS, BITS>(units, words.add(at), C)[0];
-                    1
-                } else if C == 2 || BITS > 6 {
-                    out[at..at + 2].copy_from_slice(&columns::<2, SUBS, BITS>(units, words.add(at), C));
-                    2
-                } else {
-                    out[at..at + 4].copy_from_slice(&columns::<4, SUBS, BITS>(units, words.add(at), C));
-                    4
-                };
-                at += width;
-            }
+            let mut out = D::dot::<C, SUBS, BITS>(units, words);
             if !HAS_MIN {
                 for (c, out) in out.iter_mut().enumerate() {
                     let start = broadcast(starts.add(c));

@@ -5,7 +5,7 @@
 //! Knows no formats.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
@@ -15,8 +15,6 @@ mod portable;
 #[cfg(test)]
 mod tests;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 #[cfg(any(test, not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))))]
@@ -120,8 +118,7 @@ macro_rules! with_lanes {
             }
             #[cfg(target_arch = "x86_64")]
             $crate::kernel::KernelLevel::Avx2 => {
-                type $lanes = $crate::kernel::lanes::Avx2;
-                $body
+                $crate::kernel::lanes::avx2::with_avx2!($lanes => $body)
             }
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             $crate::kernel::KernelLevel::Neon => {

@@ -109,10 +109,15 @@ fn every_operation_equals_the_portable_one() {
     check("portable", expected.clone());
     #[cfg(target_arch = "x86_64")]
     {
+        use super::avx2::{has_vnni, Avx2, Pairs, Vnni};
         use crate::kernel::KernelLevel;
         if KernelLevel::Avx2.is_available() {
             // SAFETY: it is available.
-            check("avx2", unsafe { results::<super::Avx2>() });
+            check("avx2", unsafe { results::<Avx2<Pairs>>() });
+            if has_vnni() {
+                // SAFETY: it is available.
+                check("avx2+vnni", unsafe { results::<Avx2<Vnni>>() });
+            }
         }
         if KernelLevel::Avx512.is_available() {
             // SAFETY: it is available.
