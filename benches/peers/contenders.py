@@ -100,6 +100,14 @@ def everyone(threads, venv, kernel=None, program=None, against=None):
     return ours, other + [
         script("llama.cpp, repacked", "llama.cpp", "run_llama_cpp.py", "llama_cpp"),
         script("llama.cpp, as stored", "llama.cpp", "run_llama_cpp.py", "llama_cpp", ["--no-repack"]),
+        # Without flash attention, decoding behind a depth can be faster on a CPU.
+        script(
+            "llama.cpp, as stored, plain attention",
+            "llama.cpp",
+            "run_llama_cpp.py",
+            "llama_cpp",
+            ["--no-repack", "--no-flash-attention"],
+        ),
         script("xllamacpp, repacked", "xllamacpp", "run_xllamacpp.py", "xllamacpp"),
         script("xllamacpp, as stored", "xllamacpp", "run_xllamacpp.py", "xllamacpp", ["--no-repack"]),
         script("mistralrs", "mistralrs", "run_mistralrs.py", "mistralrs", environment=rayon),
