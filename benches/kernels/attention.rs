@@ -22,7 +22,7 @@ const OTHERS: [Heads; 3] = [
     Heads { model: "Qwen2-0.5B", query: 14, kv: 2, dim: 64 },
 ];
 
-const FORMATS: [KvFormat; 3] = [KvFormat::F32, KvFormat::F16, KvFormat::Bf16];
+const FORMATS: &[KvFormat] = KvFormat::ALL;
 const DEPTHS: [usize; 3] = [512, 2048, 8192];
 /// The depth at which the other models' heads are measured.
 const OTHERS_DEPTH: usize = 4096;

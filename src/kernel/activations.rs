@@ -61,6 +61,14 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Values in all rows.
+    pub fn values(&self) -> usize {
+        match self {
+            Input::Rows(x) | Input::Normed { x, .. } => x.len(),
+            Input::Gated { gate, .. } => gate.len(),
+        }
+    }
+
     /// Row `r`, in `made` if it has to be made.
     #[inline(always)]
     fn row<'b>(&self, r: usize, cols: usize, made: &'b mut [f32]) -> &'b [f32]
@@ -341,8 +349,9 @@ impl Activations {
         if self.starts.iter().any(|s| s.offset == offset && s.subs == subs) {
             return;
         }
-        match self.starts.iter_mut().find(|s| s.offset == offset) {
-            Some(starts) => starts.subs = subs,
+        // One that this input has no use for (`subs` is 0) lends its memory.
+        match self.starts.iter_mut().find(|s| s.subs == 0) {
+            Some(starts) => (starts.offset, starts.subs) = (offset, subs),
             None => self.starts.push(Starts { offset, subs, values: Vec::new() }),
         }
     }

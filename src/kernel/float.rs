@@ -23,7 +23,7 @@ pub(crate) struct Dequantize<F: Format> {
 
 impl<V: Lanes, F: Format> Kernel<V> for Dequantize<F> {
     /// # Safety
-    /// `panel` holds whole groups for blocks below `first + blocks`; `to` takes 512 values per block.
+    /// `panel` holds the groups of blocks below `first + blocks`, the last up to its last block; `to` takes 512 values per block.
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the caller's promise.

@@ -12,6 +12,9 @@ pub(crate) const PANEL: usize = 16;
 /// The longest block of a file, in bytes (Q6_K).
 pub(crate) const MAX_BLOCK_BYTES: usize = 210;
 
+/// The largest exponent of MXFP4 with which every code, up to 12, is finite: 12 * 2^(252 - 128) is, twice that is not.
+const MOST_EXPONENT: u8 = 252;
+
 /// How a field's bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
@@ -218,7 +221,7 @@ impl Layout {
                 factors(2).any(|field| {
                     let ends = row[field.file..].chunks(step).map(|block| [block[0], block[1]]);
                     ends.fold(false, |bad, bits| bad | !f16_is_finite(bits))
-                }) || factors(1).any(|field| row[field.file..].iter().step_by(step).any(|e| *e == u8::MAX))
+                }) || factors(1).any(|field| row[field.file..].iter().step_by(step).any(|e| *e > MOST_EXPONENT))
             }
         };
         rows.chunks_exact(row_bytes).position(bad)

@@ -60,7 +60,7 @@ pub(crate) unsafe fn accumulate<V: Lanes, const C: usize, const SUBS: usize, con
 
 impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
     /// # Safety
-    /// `panel` holds whole groups for `blocks` blocks; `operands` hold `blocks` blocks of `C` columns; `out`
+    /// `panel` holds the groups of `blocks` blocks, the last up to its last block; `operands` hold `blocks` blocks of `C` columns; `out`
     /// takes 16 values per column.
     #[inline(always)]
     unsafe fn run(self) {
@@ -84,7 +84,7 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
                     F::accumulate::<V, C>(&mut sums, units, &self.operands, b, factors);
                     b += 1;
                 }
-                group = group.add(F::BYTES);
+                group = group.wrapping_add(F::BYTES);
             }
             each_column!(C, COLUMN => { V::store_f(self.out.add(COLUMN * self.stride), sums[COLUMN]); });
         }
@@ -106,7 +106,7 @@ pub(crate) struct Unpack<F: Format> {
 
 impl<V: Lanes, F: Format> Kernel<V> for Unpack<F> {
     /// # Safety
-    /// `panel` holds whole groups for `blocks` blocks; `to` has [`unpacked_bytes`] per block.
+    /// `panel` holds the groups of `blocks` blocks, the last up to its last block; `to` has [`unpacked_bytes`] per block.
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the caller's promise.

@@ -199,7 +199,7 @@ impl KvBlocks {
     /// `[tokens][kv_heads][head_dim]`, `cos` and `sin` `[tokens][n / 2]` for n values per head that rotate.
     ///
     /// # Panics
-    /// If a block has no memory or stands in the table twice, or the lengths do not fit.
+    /// If a block has no memory, two blocks that are written together are the same one, or the lengths do not fit.
     pub fn write_rotated(
         &mut self,
         cpu: &Cpu,

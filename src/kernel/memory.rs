@@ -1,4 +1,5 @@
-//! Memory for weights: zeroed, 64-byte aligned, on huge pages where the system has them.
+//! Memory: zeroed, 64-byte aligned, on huge pages where the system has them, for weights and the KV cache; working
+//! memory that threads keep; views of bytes as numbers.
 //!
 //! Reading weights is what bounds decoding, and 4 KiB pages cost up to half of the bandwidth. Knows no formats.
 

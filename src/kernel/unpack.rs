@@ -34,7 +34,7 @@ pub(crate) trait Format: Copy + 'static {
     /// Block `j` of a group.
     ///
     /// # Safety
-    /// As the functions of [`Lanes`]; `group` holds `BYTES` bytes and `j < BLOCKS`.
+    /// As the functions of [`Lanes`]; `group` holds the fields of block `j < BLOCKS` and of those before it.
     unsafe fn load<V: Lanes>(group: *const u8, j: usize) -> Block<V>;
 
     /// [`accumulate`] with this format's constants as parameters, which generics cannot pass on by themselves.

@@ -305,8 +305,7 @@ impl Products<'_> {
         outs: &mut [&mut [f32]],
     ) -> Result<(), MatmulError> {
         let matrices: Vec<_> = linears.iter().map(|linear| (&linear.site, &*linear.weight)).collect();
-        // All linears of one input have its columns.
-        let cols = linears.first().map_or(0, |linear| linear.weight.dims().1);
+        let cols = input.values() / self.rows;
         let context = KernelContext::new(self.cpu, self.precision);
         quant::products(&context, activations, input, (self.rows, cols), &matrices, into, outs)?;
         for (linear, out) in linears.iter().zip(outs) {

@@ -98,16 +98,21 @@ pub(crate) fn products(
                 packed_outs.push(out);
             }
             None => {
-                if rows.is_empty() {
-                    rows.resize(n * cols, 0.0);
-                    input.write(context.cpu, cols, &mut rows);
-                }
+                let x = match *input {
+                    Input::Rows(x) => x,
+                    _ if rows.is_empty() => {
+                        rows.resize(n * cols, 0.0);
+                        input.write(context.cpu, cols, &mut rows);
+                        &rows
+                    }
+                    _ => &rows,
+                };
                 if into == Into::Replace {
-                    guarded(site, || matrix.matmul(context, &rows, out))?;
+                    guarded(site, || matrix.matmul(context, x, out))?;
                     continue;
                 }
                 let mut product = vec![0.0; out.len()];
-                guarded(site, || matrix.matmul(context, &rows, &mut product))?;
+                guarded(site, || matrix.matmul(context, x, &mut product))?;
                 kernel::add(context.cpu, out, &product);
             }
         }

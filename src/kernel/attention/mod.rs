@@ -32,8 +32,9 @@ const PART: usize = 256;
 const PART_BLOCKS: usize = PART / BLOCK_TOKENS;
 /// Tasks per thread that one dispatch aims at: so many that a slow core does not hold the others for long.
 const TASKS_PER_THREAD: usize = 4;
-/// Values of partial results that a dispatch may keep (16 MiB). Where more would be needed there are rows enough.
-const MOST_PARTIAL: usize = 4 << 20;
+/// Values of partial results that a dispatch may keep (64 MiB). Where more would be needed, rows and heads alone are the
+/// tasks.
+const MOST_PARTIAL: usize = 16 << 20;
 
 /// What a layer's attention does.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +85,8 @@ pub struct LiveBlock {
 /// One dispatch to the pool. Few rows over a long context are split by parts of the context as well.
 ///
 /// # Panics
-/// If a span reaches outside `q`, `out` or its table, the head counts do not divide, or `sink_q` has another length.
+/// If a span reaches outside `q`, `out` or its table, spans do not ascend or overlap, the head counts do not divide, or
+/// `sink_q` has another length.
 pub fn attention(
     cpu: &Cpu,
     shape: &AttentionShape,
@@ -97,8 +99,12 @@ pub fn attention(
     let kv = blocks.shape();
     assert!(shape.heads.is_multiple_of(kv.kv_heads) && q.len() == out.len(), "attention heads");
     assert!(sink_q.is_none_or(|sink_q| sink_q.len() == q.len()), "attention sinks");
+    let (rows, mut end) = (q.len() / (shape.heads * kv.head_dim).max(1), 0);
     for span in spans {
-        assert!((span.first_row + span.rows) * shape.heads * kv.head_dim <= q.len(), "attention span");
+        // Ascending, so that no two tasks have the same rows of the output.
+        let next = span.first_row.checked_add(span.rows).filter(|&next| span.first_row >= end && next <= rows);
+        let Some(next) = next else { panic!("attention spans: ascending, apart and inside of the {rows} rows") };
+        end = next;
     }
     thread_local! {
         /// Span and first row of every tile; kept for its memory.

@@ -23,6 +23,13 @@ pub(super) fn score(
     (scores, out): (&mut [f32], &dyn Fn(usize) -> usize),
 ) {
     let dim = keys.len() / BLOCK_TOKENS;
+    let (base, len) = (scores.as_mut_ptr(), scores.len());
+    let place = |i: usize| {
+        let at = out(i);
+        assert!(at <= len && len - at >= BLOCK_TOKENS, "room for the scores of a block");
+        // SAFETY: inside the slice (checked).
+        unsafe { base.add(at) }
+    };
     let mut first = 0;
     while first < count {
         let group = group(level, count - first);
@@ -31,8 +38,7 @@ pub(super) fn score(
                 match group {
                     $( $columns => {
                         let queries: [&[f32]; $columns] = std::array::from_fn(|i| &queries[query(first + i)..][..dim]);
-                        let scores: [*mut f32; $columns] =
-                            std::array::from_fn(|i| scores[out(first + i)..][..BLOCK_TOKENS].as_mut_ptr());
+                        let scores: [*mut f32; $columns] = std::array::from_fn(|i| place(first + i));
                         let kernel = Scores::<$columns> { queries, keys, scale, scores };
                         with_lanes!(level, V => {
                             // SAFETY: queries and scores have the lengths cut above, keys hold 32 values per d; the
@@ -86,7 +92,7 @@ pub(super) fn weigh(
     }
 }
 
-/// Queries that the next kernel call takes of `count`: as many as registers hold, but leaving no single one where two do as well.
+/// Queries that the next kernel call takes of `count`: as many as registers hold, the rest in halves.
 fn group(level: KernelLevel, count: usize) -> usize {
     let most = if level == KernelLevel::Avx2 { 2 } else { 4 };
     if count == most + 1 {

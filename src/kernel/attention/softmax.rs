@@ -5,7 +5,7 @@ use super::super::kv::BLOCK_TOKENS;
 use super::super::vector::{exp, leveled, sum32};
 use super::PART_BLOCKS;
 
-/// The sum of weights of a part in which a query sees nothing; real sums are not negative.
+/// The sum of weights where a query has seen nothing, in a part or so far; real sums are not negative.
 pub(super) const UNSEEN: f32 = -1.0;
 
 leveled! {
@@ -61,7 +61,7 @@ pub(super) fn merge(level: KernelLevel, queries: usize, part: &[f32], merged: &m
         let (values, merged) = (&values[range.clone()], &mut merged[range]);
         let [old_max, old_sum] = [running[2 * query], running[2 * query + 1]];
         let mut total = [max, sum];
-        if old_max == f32::NEG_INFINITY {
+        if old_sum == UNSEEN {
             merged.copy_from_slice(values);
         } else {
             let new_max = if max > old_max || max.is_nan() { max } else { old_max };

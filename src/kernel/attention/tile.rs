@@ -99,7 +99,7 @@ impl<'a> Tile<'a> {
     pub(super) fn start(&self, merged: &mut [f32]) {
         let (values, running) = merged[..self.queries() * (self.dim + 2)].split_at_mut(self.queries() * self.dim);
         values.fill(0.0);
-        running.as_chunks_mut().0.fill([f32::NEG_INFINITY, 0.0]);
+        running.as_chunks_mut().0.fill([f32::NEG_INFINITY, UNSEEN]);
     }
 
     /// Hands out the rows' results.

@@ -136,7 +136,10 @@ impl Case {
     fn check(&self, cpu: &Cpu, index: usize) {
         let expected = self.expected(index);
         let size = expected.iter().fold(0f64, |a, b| a.max(b.abs()));
-        for (a, b) in self.run(cpu, index, index + 1).iter().zip(expected) {
+        let alone = self.run(cpu, index, index + 1);
+        // Three threads divide the parts of the context among them.
+        assert_eq!(self.run(&Cpu::new(3).unwrap(), index, index + 1), alone, "{:?} index {index}", self.shape);
+        for (a, b) in alone.iter().zip(expected) {
             assert!((f64::from(*a) - b).abs() <= 1e-5 * size, "{:?} index {index}: {a} {b}", self.shape);
         }
     }

@@ -8,9 +8,23 @@ use super::{Kernel, Lanes, Portable};
 #[repr(C, align(64))]
 struct Units([u8; 512]);
 
-/// All operations on fixed operands; the lanes of each result follow those before.
+/// All operations on fixed operands but the dot products; the lanes of each result follow those before.
 struct Operations<'a> {
     results: &'a mut Vec<u32>,
+}
+
+/// All dot products, likewise.
+struct Dots<'a> {
+    results: &'a mut Vec<u32>,
+}
+
+/// # Safety
+/// The machine has the instruction set.
+unsafe fn put_i<V: Lanes>(results: &mut Vec<u32>, value: V::I) {
+    let mut lanes = [0u8; 64];
+    // SAFETY: 64 bytes; the rest is the caller's promise.
+    unsafe { V::store_i(lanes.as_mut_ptr(), value) };
+    results.extend(lanes.as_chunks::<4>().0.iter().map(|lane| u32::from_le_bytes(*lane)));
 }
 
 impl<V: Lanes> Kernel<V> for Operations<'_> {
@@ -23,11 +37,6 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
                 let mut lanes = [0f32; 16];
                 V::store_f(lanes.as_mut_ptr(), value);
                 results.extend(lanes.map(f32::to_bits));
-            };
-            let put_i = |results: &mut Vec<u32>, value: V::I| {
-                let mut lanes = [0u8; 64];
-                V::store_i(lanes.as_mut_ptr(), value);
-                results.extend(lanes.as_chunks::<4>().0.iter().map(|lane| u32::from_le_bytes(*lane)));
             };
             let out = self.results;
             // One lane further than they begin: no alignment.
@@ -51,17 +60,27 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
             let (x, y) = (V::load_i(bytes.as_ptr().add(1)), V::splat_i(0x0180_ff7f_u32 as i32));
             let (unsigned, signed) = (V::load_u8(bytes.as_ptr().add(1)), V::load_i8(bytes.as_ptr().add(1)));
             for value in [x, y, unsigned, signed, V::and(x, y), V::or(x, y), V::sub(x, y)] {
-                put_i(out, value);
+                put_i::<V>(out, value);
             }
             for count in [0, 1, 4, 8, 24, 31] {
-                put_i(out, V::shl(x, count));
-                put_i(out, V::shr(x, count));
+                put_i::<V>(out, V::shl(x, count));
+                put_i::<V>(out, V::shr(x, count));
             }
             let table: [u8; 17] = std::array::from_fn(|i| (i * 37 + 200) as u8);
-            put_i(out, V::lookup(V::and(x, V::splat_i(0x0f0f_0f0f)), table.as_ptr().add(1)));
+            put_i::<V>(out, V::lookup(V::and(x, V::splat_i(0x0f0f_0f0f)), table.as_ptr().add(1)));
             put_f(out, V::to_f(signed));
             put_f(out, V::to_f(V::sub(unsigned, V::splat_i(1 << 24))));
+        }
+    }
+}
 
+impl<V: Lanes> Kernel<V> for Dots<'_> {
+    /// # Safety
+    /// The machine has the instruction set.
+    unsafe fn run(self) {
+        let out = self.results;
+        // SAFETY: the operands hold what each product reads; the rest is the caller's promise.
+        unsafe {
             macro_rules! dots {
                 ($($subs:literal $min:literal $bits:literal)*) => {
                     $( dots!(@ $subs, $min, $bits, 1); dots!(@ $subs, $min, $bits, 2);
@@ -78,7 +97,7 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
                     }));
                     let starts: [i32; $columns] = std::array::from_fn(|i| 5000 - 123_456 * i as i32);
                     let dots = V::dot::<$columns, $subs, $min, $bits>(units.0.as_ptr().cast(), words.as_ptr(), starts.as_ptr());
-                    dots.into_iter().for_each(|dot| put_i(out, dot));
+                    dots.into_iter().for_each(|dot| put_i::<V>(out, dot));
                 };
             }
             dots!(1 false 4  1 false 5  1 false 8  1 true 4  1 true 5  2 true 4  2 false 4  2 false 6);
@@ -88,51 +107,72 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
 
 /// # Safety
 /// The machine has the instruction set.
-unsafe fn results<V: Lanes>() -> Vec<u32> {
+unsafe fn operations<V: Lanes>() -> Vec<u32> {
     let mut results = Vec::new();
     // SAFETY: the caller's promise.
     unsafe { V::enter(Operations { results: &mut results }) };
     results
 }
 
-#[test]
-fn every_operation_equals_the_portable_one() {
-    // SAFETY: needs no instruction set.
-    let expected = unsafe { results::<Portable>() };
-    let check = |name: &str, actual: Vec<u32>| {
-        assert_eq!(actual.len(), expected.len());
-        for (i, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
-            assert_eq!(actual, expected, "{name}: lane {} of result {}", i % 16, i / 16);
-        }
-        println!("{name}: {} results of 16 lanes", expected.len() / 16);
-    };
-    check("portable", expected.clone());
-    #[cfg(target_arch = "x86_64")]
-    {
-        use super::avx2::{has_vnni, Avx2, Pairs, Vnni};
-        use crate::kernel::KernelLevel;
-        if KernelLevel::Avx2.is_available() {
-            // SAFETY: it is available.
-            check("avx2", unsafe { results::<Avx2<Pairs>>() });
-            if has_vnni() {
+/// # Safety
+/// The machine has the instruction set.
+unsafe fn dots<V: Lanes>() -> Vec<u32> {
+    let mut results = Vec::new();
+    // SAFETY: the caller's promise.
+    unsafe { V::enter(Dots { results: &mut results }) };
+    results
+}
+
+/// Compares the results of a function over the lanes for all lanes that run here.
+macro_rules! compare {
+    ($results:ident) => {
+        // SAFETY: needs no instruction set.
+        let expected = unsafe { $results::<Portable>() };
+        let check = |name: &str, actual: Vec<u32>| {
+            assert_eq!(actual.len(), expected.len());
+            for (i, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+                assert_eq!(actual, expected, "{name}: lane {} of result {}", i % 16, i / 16);
+            }
+            println!("{name}: {} results of 16 lanes", expected.len() / 16);
+        };
+        check("portable", expected.clone());
+        #[cfg(target_arch = "x86_64")]
+        {
+            use super::avx2::{has_vnni, Avx2, Pairs, Vnni};
+            use crate::kernel::KernelLevel;
+            if KernelLevel::Avx2.is_available() {
                 // SAFETY: it is available.
-                check("avx2+vnni", unsafe { results::<Avx2<Vnni>>() });
+                check("avx2", unsafe { $results::<Avx2<Pairs>>() });
+                if has_vnni() {
+                    // SAFETY: it is available.
+                    check("avx2+vnni", unsafe { $results::<Avx2<Vnni>>() });
+                }
+            }
+            if KernelLevel::Avx512.is_available() {
+                // SAFETY: it is available.
+                check("avx512", unsafe { $results::<super::Avx512>() });
             }
         }
-        if KernelLevel::Avx512.is_available() {
-            // SAFETY: it is available.
-            check("avx512", unsafe { results::<super::Avx512>() });
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        {
+            use super::neon::{with_neon, Variant};
+            let all = [Variant::Baseline, Variant::Dotprod, Variant::I8mm];
+            // Each has what those before it have.
+            let best = all.into_iter().position(|variant| variant == Variant::detect()).unwrap();
+            for variant in &all[..=best] {
+                // SAFETY: it is available.
+                check(variant.as_str(), with_neon!(*variant, V => unsafe { $results::<V>() }));
+            }
         }
-    }
-    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-    {
-        use super::neon::{with_neon, Variant};
-        let all = [Variant::Baseline, Variant::Dotprod, Variant::I8mm];
-        // Each has what those before it have.
-        let best = all.into_iter().position(|variant| variant == Variant::detect()).unwrap();
-        for variant in &all[..=best] {
-            // SAFETY: it is available.
-            check(variant.as_str(), with_neon!(*variant, V => unsafe { results::<V>() }));
-        }
-    }
+    };
+}
+
+#[test]
+fn every_operation_equals_the_portable_one() {
+    compare!(operations);
+}
+
+#[test]
+fn every_dot_product_equals_the_portable_one() {
+    compare!(dots);
 }

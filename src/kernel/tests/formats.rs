@@ -303,7 +303,7 @@ fn scales_and_weights_that_are_not_finite_are_errors_that_name_the_row() {
             Dtype::F32 => (vec![last], &[&[0, 0, 0x80, 0x7f], &[0, 0, 0x80, 0xff], &[1, 0, 0x80, 0x7f]]),
             Dtype::BF16 => (vec![last], &[&[0x80, 0x7f], &[0x80, 0xff], &[0x81, 0x7f]]),
             Dtype::F16 => (vec![last], half),
-            Dtype::MXFP4 => (vec![last], &[&[0xff]]),
+            Dtype::MXFP4 => (vec![last], &[&[0xff], &[253]]),
             _ => (factors(dtype).iter().map(|at| last + at).collect(), half),
         };
         assert!(!places.is_empty(), "{dtype}");
@@ -327,7 +327,7 @@ fn scales_and_weights_that_are_not_finite_are_errors_that_name_the_row() {
             let fine: &[&[u8]] = match dtype {
                 Dtype::F32 => &[&[0xff, 0xff, 0x7f, 0x7f], &[1, 0, 0, 0x80], &[0; 4]],
                 Dtype::BF16 => &[&[0x7f, 0x7f], &[1, 0x80], &[0; 2]],
-                Dtype::MXFP4 => &[&[0xfe], &[1], &[0]],
+                Dtype::MXFP4 => &[&[252], &[1], &[0]],
                 _ => &[&[0xff, 0x7b], &[0xff, 0xfb], &[1, 0x80], &[0; 2]],
             };
             for bits in fine {

@@ -2,8 +2,8 @@
 
 use super::{cpu, pack, Random};
 use crate::kernel::{
-    add, add_rms_norm, matmul, matmul_add, rms_norm, rope, Activation, Activations, Cpu, Input, KernelLevel, KvBlocks,
-    KvFormat, KvShape, Precision, BLOCK_TOKENS,
+    add, add_rms_norm, attention, matmul, matmul_add, rms_norm, rope, Activation, Activations, AttentionShape,
+    AttentionSpan, Cpu, Input, KernelLevel, KvBlocks, KvFormat, KvShape, Precision, BLOCK_TOKENS,
 };
 use crate::source::Dtype;
 
@@ -102,9 +102,18 @@ fn keys_rotated_on_the_way_into_the_cache_equal_those_rotated_before() {
                 }
                 blocks
             };
+            let q = random.input(tokens * width);
             let read = |blocks: &KvBlocks| -> Vec<u32> {
                 let mut key = vec![0.0; width];
-                let mut all = Vec::new();
+                // Values show in what attention makes of them; a window keeps the cost down.
+                let shape = AttentionShape { heads: 2, scale: 0.1, softcap: None, window: Some(20), sinks: 0 };
+                let inside = first.max(20)..first + tokens;
+                let rows = inside.len().min(40);
+                let span =
+                    AttentionSpan { first_row: 0, rows, first_index: inside.end - rows, table: &table, live: None };
+                let mut out = vec![0.0; rows * width];
+                attention(&cpu(KernelLevel::detect(), 2), &shape, blocks, &[span], &q[..rows * width], None, &mut out);
+                let mut all = bits(&out);
                 for index in first..first + tokens {
                     blocks.read_key(table[index / BLOCK_TOKENS], index % BLOCK_TOKENS, &mut key);
                     all.extend(bits(&key));
