@@ -74,7 +74,7 @@ impl KernelLevel {
             KernelLevel::Neon => super::lanes::neon::Variant::detect().as_str(),
             KernelLevel::Avx512 => "avx512+vnni",
             #[cfg(target_arch = "x86_64")]
-            KernelLevel::Avx2 if super::lanes::avx2::has_vnni() => "avx2+vnni",
+            KernelLevel::Avx2 if super::lanes::avx_vnni::has_vnni() => "avx2+vnni",
             _ => self.as_str(),
         }
     }

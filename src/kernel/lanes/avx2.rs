@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{each_column, Kernel, Lanes};
+use super::{Kernel, Lanes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
@@ -13,7 +13,8 @@ pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
 /// Runs an expression with `$lanes` as the AVX2 lanes that this machine has at their best.
 macro_rules! with_avx2 {
     ($lanes:ident => $body:expr) => {{
-        use $crate::kernel::lanes::avx2::{has_vnni, Avx2, Pairs, Vnni};
+        use $crate::kernel::lanes::avx2::{Avx2, Pairs};
+        use $crate::kernel::lanes::avx_vnni::{has_vnni, Vnni};
         if has_vnni() {
             type $lanes = Avx2<Vnni>;
             $body
@@ -24,11 +25,6 @@ macro_rules! with_avx2 {
     }};
 }
 pub(crate) use with_avx2;
-
-/// Whether this machine has AVX-VNNI.
-pub(crate) fn has_vnni() -> bool {
-    std::arch::is_x86_feature_detected!("avxvnni")
-}
 
 /// How codes are multiplied with the input's. Its functions are for use as those of [`Lanes`].
 pub(crate) trait DotProduct: Copy + 'static {
@@ -44,38 +40,6 @@ pub(crate) trait DotProduct: Copy + 'static {
         units: *const [__m256i; 2],
         words: *const i32,
     ) -> [[__m256i; 2]; C];
-}
-
-/// `vpdpbusd` of AVX-VNNI: sums in 32 bits, exact for any codes.
-#[derive(Clone, Copy)]
-pub(crate) struct Vnni;
-
-impl DotProduct for Vnni {
-    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-    unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K) {
-        // SAFETY: passed on.
-        unsafe { kernel.run() }
-    }
-
-    #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
-        units: *const [__m256i; 2],
-        words: *const i32,
-    ) -> [[__m256i; 2]; C] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut sums = [[_mm256_setzero_si256(); 2]; C];
-            each_column!(C, COLUMN => {
-                for u in 0..8 / SUBS {
-                    let (unit, word) = (*units.add(u), broadcast(words.add(u * C + COLUMN)));
-                    let [low, high] = sums[COLUMN];
-                    sums[COLUMN] =
-                        [_mm256_dpbusd_avx_epi32(low, unit[0], word), _mm256_dpbusd_avx_epi32(high, unit[1], word)];
-                }
-            });
-            sums
-        }
-    }
 }
 
 /// `vpmaddubsw` and `vpmaddwd`: pairs in 16 bits first.
@@ -120,7 +84,7 @@ impl DotProduct for Pairs {
 /// # Safety
 /// As the functions of [`Lanes`].
 #[inline(always)]
-unsafe fn broadcast(words: *const i32) -> __m256i {
+pub(super) unsafe fn broadcast(words: *const i32) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe { _mm256_set1_epi32(*words) }
 }

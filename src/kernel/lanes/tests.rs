@@ -138,7 +138,8 @@ macro_rules! compare {
         check("portable", expected.clone());
         #[cfg(target_arch = "x86_64")]
         {
-            use super::avx2::{has_vnni, Avx2, Pairs, Vnni};
+            use super::avx2::{Avx2, Pairs};
+            use super::avx_vnni::{has_vnni, Vnni};
             use crate::kernel::KernelLevel;
             if KernelLevel::Avx2.is_available() {
                 // SAFETY: it is available.
