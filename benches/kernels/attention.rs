@@ -30,7 +30,7 @@ const OTHERS_DEPTH: usize = 4096;
 const ROWS: usize = 128;
 
 pub(crate) fn bench(criterion: &mut Criterion, cpu: &Cpu) {
-    for format in FORMATS {
+    for &format in FORMATS {
         for depth in DEPTHS {
             run(criterion, cpu, &QWEN_1_5B, format, depth, 1);
         }

@@ -189,28 +189,28 @@ impl<const Q: usize> Values<'_, Q> {
             let out = self.out.as_mut_ptr().add(d);
             let mut sums = [[V::splat_f(0.0); N]; Q];
             each_column!(Q, I => {
-                for n in 0..N {
-                    sums[I][n] = V::load_f(out.add(I * dim + n * LANES));
+                for (n, sum) in sums[I].iter_mut().enumerate() {
+                    *sum = V::load_f(out.add(I * dim + n * LANES));
                 }
             });
             let (mut values, mut weights) = (self.values.as_ptr().add(d), self.weights.as_ptr());
             for _ in 0..tokens {
                 let mut row = [V::splat_f(0.0); N];
-                for n in 0..N {
-                    row[n] = V::load_f(values.add(n * LANES));
+                for (n, row) in row.iter_mut().enumerate() {
+                    *row = V::load_f(values.add(n * LANES));
                 }
                 each_column!(Q, I => {
                     let w = V::splat_f(*weights.add(I * PART));
-                    for n in 0..N {
-                        sums[I][n] = V::fma(w, row[n], sums[I][n]);
+                    for (sum, row) in sums[I].iter_mut().zip(row) {
+                        *sum = V::fma(w, row, *sum);
                     }
                 });
                 values = values.wrapping_add(dim);
                 weights = weights.wrapping_add(1);
             }
             each_column!(Q, I => {
-                for n in 0..N {
-                    V::store_f(out.add(I * dim + n * LANES), sums[I][n]);
+                for (n, sum) in sums[I].into_iter().enumerate() {
+                    V::store_f(out.add(I * dim + n * LANES), sum);
                 }
             });
         }
@@ -236,9 +236,9 @@ impl<V: Lanes, const Q: usize> Kernel<V> for Values<'_, Q> {
         }
         for i in 0..if d < self.dim { Q } else { 0 } {
             for (w, values) in self.weights[i * PART..].iter().zip(self.values.chunks_exact(self.dim)) {
-                for d in d..self.dim {
-                    let out = &mut self.out[i * self.dim + d];
-                    *out = w.mul_add(values[d], *out);
+                let out = &mut self.out[i * self.dim + d..(i + 1) * self.dim];
+                for (out, value) in out.iter_mut().zip(&values[d..]) {
+                    *out = w.mul_add(*value, *out);
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::super::scalar::half;
 /// 256.
 fn digit(byte: u8, skipped: usize) -> f32 {
     let rest = byte.wrapping_mul([1, 3, 9, 27, 81][skipped]);
-    f32::from((u16::from(rest) * 3 >> 8) as i8 - 1)
+    f32::from(((u16::from(rest) * 3) >> 8) as i8 - 1)
 }
 
 /// Fields of 32, 16 and 4 bytes whose first digits come before their second ones, five each and four in the last; d.

@@ -33,6 +33,7 @@ impl fmt::Display for Unencodable {
 }
 
 /// Whether there is a writer for a type.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn has_writer(dtype: Dtype) -> bool {
     use Dtype::*;
     matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
