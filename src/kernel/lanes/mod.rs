@@ -124,8 +124,7 @@ macro_rules! with_lanes {
             }
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             $crate::kernel::KernelLevel::Neon => {
-                use $crate::kernel::lanes::neon::{with_neon, Variant};
-                with_neon!(Variant::detect(), $lanes => $body)
+                $crate::kernel::lanes::neon::with_neon!($crate::kernel::lanes::neon::Variant::detect(), $lanes => $body)
             }
             // Elsewhere no level has lanes, and this one is not available.
             #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
