@@ -142,7 +142,9 @@ fn a_factor_apart_from_the_blocks_multiplies_the_values() {
     assert!(matches!(&error, Error::Build(BuildError::Quantize { tensor, .. }) if tensor == name), "{error:?}");
     build(scaled(Dtype::Q4_0, 1.0)).unwrap();
     let rules: Requantize = "*=q8_0".parse().unwrap();
-    Engine::builder(scaled(Dtype::Q4_0, factor)).threads(1).quantizer(rules).build().unwrap();
+    for dtype in [Dtype::Q4_0, Dtype::Q8_0] {
+        Engine::builder(scaled(dtype, factor)).threads(1).quantizer(rules.clone()).build().unwrap();
+    }
     let error = build(scaled(Dtype::NVFP4, f32::NAN)).unwrap_err();
     assert!(
         matches!(&error, Error::Build(BuildError::NotFiniteWeight { tensor, .. }) if tensor == "blk.0.ffn_gate.scale")

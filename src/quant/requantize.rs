@@ -106,8 +106,9 @@ impl Quantizer for Requantize {
 
     fn quantize(&self, group: &LinearGroup<'_>, _: &Calibration<'_>) -> Result<QuantizedGroup> {
         group.each(|weight| {
-            let Choice { dtype, .. } = self.choose(weight.info())?;
-            match dtype == weight.dtype() {
+            let Choice { dtype, rule, .. } = self.choose(weight.info())?;
+            // A rule's own type is written anew where the file has a factor apart from its blocks.
+            match dtype == weight.dtype() && (rule.is_none() || weight.scale() == 1.0) {
                 true => pack(group.cpu(), weight),
                 false => Ok(Box::new(convert(group.cpu(), weight, dtype)?)),
             }
