@@ -11,6 +11,27 @@ use super::PART;
 /// Values in a vector.
 const LANES: usize = 16;
 
+/// Runs a kernel, whose fields have the lengths that they name, for as many queries as `$count` says.
+macro_rules! with_queries {
+    ($level:expr, $count:expr, $queries:ident => $kernel:expr) => {
+        with_queries!(@ $level, $count, $queries, $kernel, 1 2 3 4)
+    };
+    (@ $level:expr, $count:expr, $queries:ident, $kernel:expr, $($number:literal)*) => {
+        match $count {
+            $( $number => {
+                const $queries: usize = $number;
+                let kernel = $kernel;
+                with_lanes!($level, V => {
+                    // SAFETY: the kernel's promise is kept where it is made, by slices of those lengths; the machine
+                    // has V.
+                    unsafe { V::enter(kernel) }
+                }, else kernel.scalar())
+            } )*
+            _ => unreachable!("`group` gives 1 to 4 queries"),
+        }
+    };
+}
+
 /// `out[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
 ///
 /// `query` and `out` give where query i begins in `queries` and its scores in `scores`, for i below `count`.
@@ -33,24 +54,12 @@ pub(super) fn score(
     let mut first = 0;
     while first < count {
         let group = group(level, count - first);
-        macro_rules! run {
-            ($($columns:literal)*) => {
-                match group {
-                    $( $columns => {
-                        let queries: [&[f32]; $columns] = std::array::from_fn(|i| &queries[query(first + i)..][..dim]);
-                        let scores: [*mut f32; $columns] = std::array::from_fn(|i| place(first + i));
-                        let kernel = Scores::<$columns> { queries, keys, scale, scores };
-                        with_lanes!(level, V => {
-                            // SAFETY: queries and scores have the lengths cut above, keys hold 32 values per d; the
-                            // machine has V.
-                            unsafe { V::enter(kernel) }
-                        }, else kernel.scalar());
-                    } )*
-                    _ => unreachable!("a group has 1 to 4 queries"),
-                }
-            };
-        }
-        run!(1 2 3 4);
+        with_queries!(level, group, Q => Scores::<Q> {
+            queries: std::array::from_fn(|i| &queries[query(first + i)..][..dim]),
+            keys,
+            scale,
+            scores: std::array::from_fn(|i| place(first + i)),
+        });
         first += group;
     }
 }
@@ -73,21 +82,7 @@ pub(super) fn weigh(
         let group = group(level, count - first);
         let weights = &weights[first * PART..][..(group - 1) * PART + tokens];
         let out = &mut out[first * dim..(first + group) * dim];
-        macro_rules! run {
-            ($($columns:literal)*) => {
-                match group {
-                    $( $columns => {
-                        let kernel = Values::<$columns> { weights, values, dim, out };
-                        with_lanes!(level, V => {
-                            // SAFETY: the slices have the lengths that the kernel names; the machine has V.
-                            unsafe { V::enter(kernel) }
-                        }, else kernel.scalar());
-                    } )*
-                    _ => unreachable!("a group has 1 to 4 queries"),
-                }
-            };
-        }
-        run!(1 2 3 4);
+        with_queries!(level, group, Q => Values::<Q> { weights, values, dim, out });
         first += group;
     }
 }
