@@ -1,16 +1,19 @@
 //! The memory of keys and values: blocks of 32 tokens of one layer, in the panel layout that attention reads.
 //!
 //! A block holds, for each KV head, a K panel `[head_dim][32 tokens]` and a V panel `[32 tokens][head_dim]`; with
-//! [`KvFormat::Q8`] the scales of all heads follow, `[kv_heads][K, V][32 tokens]`.
+//! [`KvFormat::Q8`] the scales of all heads follow, `[kv_heads][K, V][32 tokens]`. With [`KvFormat::Bf16`] two values that
+//! are summed one after the other share a word: panels are `[head_dim / 2][32 tokens]` and `[16][head_dim]` pairs, the
+//! former value in the upper half.
 
 use std::ops::Range;
 
-use half::{bf16, f16};
+use half::f16;
 
 use super::chunks::Shared;
 use super::memory::{prefetch, view, view_mut, Buffer};
+use super::lanes::pairs::round_bf16;
 use super::ops::rotate_halves;
-use super::vector::{bf16_to_f32, f16_to_f32, leveled};
+use super::vector::{f16_to_f32, leveled};
 use super::{Cpu, KernelLevel};
 
 /// Tokens per block.
@@ -19,7 +22,8 @@ pub const BLOCK_TOKENS: usize = 32;
 /// Blocks that one dispatch writes at most.
 const WAVE: usize = 64;
 
-/// How keys and values are stored. Arithmetic is f32 in every case, on what is stored.
+/// How keys and values are stored. Arithmetic is on what is stored, in f32; with [`Bf16`](KvFormat::Bf16) queries and
+/// attention's weights are rounded to bf16 as well, as processors with products of bf16 want them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KvFormat {
@@ -27,7 +31,8 @@ pub enum KvFormat {
     F32,
     /// 2 bytes, 11 significant bits, largest value 65504.
     F16,
-    /// 2 bytes, 8 significant bits, the range of f32.
+    /// 2 bytes, 8 significant bits, the range of f32; magnitudes below 2^-50 become zero. An odd `head_dim` takes one
+    /// value more.
     #[default]
     Bf16,
     /// 1 byte, and an f32 scale per token and head for keys and for values: a value is `code * scale` with
@@ -48,7 +53,16 @@ impl KvFormat {
     /// Bytes of a block; the largest number where they do not fit one.
     pub(crate) fn block_bytes(self, shape: KvShape) -> usize {
         let scales = if self == KvFormat::Q8 { shape.kv_heads.saturating_mul(2 * BLOCK_TOKENS * 4) } else { 0 };
-        shape.block_len().saturating_mul(self.width()).saturating_add(scales)
+        let panels = self.panel_len(shape).saturating_mul(2).saturating_mul(shape.kv_heads);
+        panels.saturating_mul(self.width()).saturating_add(scales)
+    }
+
+    /// Values in a panel as it is stored.
+    fn panel_len(self, shape: KvShape) -> usize {
+        match self {
+            KvFormat::Bf16 => shape.panel_len().saturating_add(BLOCK_TOKENS * (shape.head_dim % 2)),
+            _ => shape.panel_len(),
+        }
     }
 
     /// Bytes of one value, without scales.
@@ -279,14 +293,26 @@ impl KvBlocks {
     /// Widens the K panel `[head_dim][32]` of one head of a block.
     pub(super) fn load_keys(&self, level: KernelLevel, block: u32, head: usize, out: &mut [f32]) {
         let range = 0..self.shape.panel_len();
-        if self.format == KvFormat::Q8 {
-            let (codes, scales) = self.q8(block, head, Panel::Keys);
-            return widen_q8_keys(level, &codes[range], scales, out);
+        match self.format {
+            KvFormat::Q8 => {
+                let (codes, scales) = self.q8(block, head, Panel::Keys);
+                widen_q8_keys(level, &codes[range], scales, out);
+            }
+            KvFormat::Bf16 => {
+                let rows = self.key_pairs(block, head).chunks_exact(BLOCK_TOKENS);
+                for (out, pairs) in out.chunks_mut(2 * BLOCK_TOKENS).zip(rows) {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        let pair = pairs[i % BLOCK_TOKENS];
+                        *out = f32::from_bits(if i < BLOCK_TOKENS { pair & 0xffff_0000 } else { pair << 16 });
+                    }
+                }
+            }
+            _ => self.load(level, block, head, Panel::Keys, range, out),
         }
-        self.load(level, block, head, Panel::Keys, range, out);
     }
 
-    /// Widens rows `tokens` of the V panel `[32][head_dim]` of one head of a block; other rows are not touched.
+    /// Widens rows `tokens` of the V panel `[32][head_dim]` of one head of a block; other rows are not touched. The format
+    /// is not [`KvFormat::Bf16`].
     pub(super) fn load_values(
         &self,
         level: KernelLevel,
@@ -309,15 +335,26 @@ impl KvBlocks {
         let start = self.panel_start(head, panel);
         let (data, range) = (self.block(block), start + range.start..start + range.end);
         match self.format {
-            KvFormat::F32 => out.copy_from_slice(&view(data)[range]),
             KvFormat::F16 => widen_f16(level, &view(data)[range], out),
-            _ => widen_bf16(level, &view(data)[range], out),
+            _ => out.copy_from_slice(&view(data)[range]),
         }
+    }
+
+    /// The K panel of one head of a block as pairs, `[head_dim / 2][32]`; the format is [`KvFormat::Bf16`].
+    pub(super) fn key_pairs(&self, block: u32, head: usize) -> &[u32] {
+        let start = self.panel_start(head, Panel::Keys) / 2;
+        &view(self.block(block))[start..start + self.format.panel_len(self.shape) / 2]
+    }
+
+    /// Rows of pairs of the V panel, `[16][head_dim]`; the format is [`KvFormat::Bf16`].
+    pub(super) fn value_pairs(&self, block: u32, head: usize, rows: Range<usize>) -> &[u32] {
+        let (start, dim) = (self.panel_start(head, Panel::Values) / 2, self.shape.head_dim);
+        &view(self.block(block))[start + rows.start * dim..start + rows.end * dim]
     }
 
     /// The first value of a panel, counted in values of the block.
     fn panel_start(&self, head: usize, panel: Panel) -> usize {
-        (2 * head + panel as usize) * self.shape.panel_len()
+        (2 * head + panel as usize) * self.format.panel_len(self.shape)
     }
 
     /// A panel's codes and the scales of its 32 tokens.
@@ -331,7 +368,7 @@ impl KvBlocks {
     /// Hints that both panels of a head will be read soon.
     pub(super) fn prefetch(&self, block: u32, head: usize) {
         let start = self.panel_start(head, Panel::Keys) * self.format.width();
-        let bytes = 2 * self.shape.panel_len() * self.format.width();
+        let bytes = 2 * self.format.panel_len(self.shape) * self.format.width();
         for line in self.block(block)[start..start + bytes].chunks(64) {
             prefetch::<false>(line.as_ptr());
         }
@@ -343,7 +380,23 @@ fn write_token(format: KvFormat, shape: KvShape, data: &mut [u8], offset: usize,
     match format {
         KvFormat::F32 => store(view_mut(data), head_dim, offset, key, value, |v| v),
         KvFormat::F16 => store(view_mut(data), head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
-        KvFormat::Bf16 => store(view_mut(data), head_dim, offset, key, value, |v| bf16::from_f32(v).to_bits()),
+        KvFormat::Bf16 => {
+            let put = |word: &mut u32, at: usize, value: f32| {
+                let bits = round_bf16(value).to_bits();
+                *word = if at.is_multiple_of(2) { *word & 0xffff | bits } else { *word & 0xffff_0000 | bits >> 16 };
+            };
+            let words: &mut [u32] = view_mut(data);
+            let heads = key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim));
+            for (words, (key, value)) in words.chunks_exact_mut(format.panel_len(shape)).zip(heads) {
+                let (keys, values) = words.split_at_mut(words.len() / 2);
+                for (d, k) in key.iter().enumerate() {
+                    put(&mut keys[d / 2 * BLOCK_TOKENS + offset], d, *k);
+                }
+                for (word, v) in values[offset / 2 * head_dim..].iter_mut().zip(value) {
+                    put(word, offset, *v);
+                }
+            }
+        }
         KvFormat::Q8 => {
             let (codes, scales) = data.split_at_mut(shape.block_len());
             let (codes, scales): (&mut [i8], &mut [f32]) = (view_mut(codes), view_mut(scales));
@@ -396,14 +449,6 @@ fn quantize(values: &[f32], mut take: impl FnMut(usize, i8)) -> f32 {
         take(d, code as i8);
     }
     scale
-}
-
-leveled! {
-    fn widen_bf16(data: &[u16], out: &mut [f32]) {
-        for (out, &bits) in out.iter_mut().zip(data) {
-            *out = bf16_to_f32(bits);
-        }
-    }
 }
 
 leveled! {

@@ -143,6 +143,7 @@ impl Drop for Buffer {
 pub(super) trait Plain: Copy {}
 impl Plain for f32 {}
 impl Plain for u16 {}
+impl Plain for u32 {}
 impl Plain for i8 {}
 
 /// Bytes as numbers.
@@ -162,6 +163,12 @@ pub(super) fn view_mut<T: Plain>(bytes: &mut [u8]) -> &mut [T] {
     let (head, values, tail) = unsafe { bytes.align_to_mut() };
     assert!(head.is_empty() && tail.is_empty(), "aligned numbers");
     values
+}
+
+/// The bits of numbers, to be written.
+pub(super) fn words_mut(values: &mut [f32]) -> &mut [u32] {
+    // SAFETY: the types have one size and alignment, and any bits are valid for both.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
 /// A line of scratch memory.

@@ -7,8 +7,9 @@
 //! parts are spread over threads, so a row's result is the same in a prompt, a chunk or a decode step.
 //!
 //! This file says what is asked and splits it into tasks; `visible` knows who sees what, `tile` computes a task with
-//! the kernels of `products` and `softmax`.
+//! the kernels of `pairs` (blocks of bf16), `products` (the other formats) and `softmax`.
 
+mod pairs;
 mod products;
 mod softmax;
 #[cfg(test)]

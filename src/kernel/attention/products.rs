@@ -9,7 +9,7 @@ use super::super::lanes::{each_column, with_lanes, Kernel, Lanes};
 use super::PART;
 
 /// Values in a vector.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Runs a kernel, whose fields have the lengths that they name, for as many queries as `$count` says.
 macro_rules! with_queries {
@@ -32,33 +32,29 @@ macro_rules! with_queries {
     };
 }
 
-/// `out[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
+/// `scores[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
 ///
-/// `query` and `out` give where query i begins in `queries` and its scores in `scores`, for i below `count`.
+/// Queries are `stride` apart, scores [`PART`].
 pub(super) fn score(
     level: KernelLevel,
-    (queries, query): (&[f32], &dyn Fn(usize) -> usize),
     count: usize,
+    (queries, stride): (&[f32], usize),
     keys: &[f32],
     scale: f32,
-    (scores, out): (&mut [f32], &dyn Fn(usize) -> usize),
+    scores: &mut [f32],
 ) {
     let dim = keys.len() / BLOCK_TOKENS;
-    let (base, len) = (scores.as_mut_ptr(), scores.len());
-    let place = |i: usize| {
-        let at = out(i);
-        assert!(at <= len && len - at >= BLOCK_TOKENS, "room for the scores of a block");
-        // SAFETY: inside the slice (checked).
-        unsafe { base.add(at) }
-    };
+    assert!(count > 0 && scores.len() >= (count - 1) * PART + BLOCK_TOKENS, "room for the scores of a block");
+    let scores = scores.as_mut_ptr();
     let mut first = 0;
     while first < count {
         let group = group(level, count - first);
         with_queries!(level, group, Q => Scores::<Q> {
-            queries: std::array::from_fn(|i| &queries[query(first + i)..][..dim]),
+            queries: std::array::from_fn(|i| &queries[(first + i) * stride..][..dim]),
             keys,
             scale,
-            scores: std::array::from_fn(|i| place(first + i)),
+            // SAFETY: inside the slice (checked).
+            scores: std::array::from_fn(|i| unsafe { scores.add((first + i) * PART) }),
         });
         first += group;
     }

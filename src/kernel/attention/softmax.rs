@@ -2,6 +2,7 @@
 
 use super::super::isa::KernelLevel;
 use super::super::kv::BLOCK_TOKENS;
+use super::super::lanes::pairs::round_bf16;
 use super::super::vector::{exp, leveled, sum32};
 use super::PART_BLOCKS;
 
@@ -10,8 +11,9 @@ pub(super) const UNSEEN: f32 = -1.0;
 
 leveled! {
     /// Turns the scores of the lanes seen into `e^(score - max)`, the other lanes of their blocks into 0;
-    /// `total` is the maximum and the sum. Blocks without a lane are left as they are.
-    pub(super) fn soften(weights: &mut [f32], seen: &[u32; PART_BLOCKS], total: &mut [f32]) {
+    /// `total` is the maximum and the sum. Blocks without a lane are left as they are. With `narrow` the weights are
+    /// rounded to bf16, and the sum is theirs.
+    pub(super) fn soften(weights: &mut [f32], seen: &[u32; PART_BLOCKS], narrow: bool, total: &mut [f32]) {
         // NaN must survive, so that a broken model is noticed.
         let larger = |a: f32, b: f32| if b > a || b.is_nan() { b } else { a };
         let hide = |weights: &mut [f32], seen: u32, value: f32| {
@@ -36,6 +38,11 @@ leveled! {
             if seen != 0 {
                 for weight in weights.iter_mut() {
                     *weight = exp(*weight - max);
+                }
+                if narrow {
+                    for weight in weights.iter_mut() {
+                        *weight = round_bf16(*weight);
+                    }
                 }
                 hide(weights, seen, 0.0);
                 for t in 0..BLOCK_TOKENS {

@@ -5,12 +5,13 @@
 use std::ops::Range;
 
 use super::super::isa::KernelLevel;
-use super::super::kv::BLOCK_TOKENS;
-use super::super::memory::with_scratch;
+use super::super::kv::{KvFormat, BLOCK_TOKENS};
+use super::super::lanes::pairs::has_pairs;
+use super::super::memory::{with_scratch, words_mut};
 use super::super::ops::softcap_slice as softcap;
-use super::products::{score, weigh};
 use super::softmax::{divide, merge, soften, UNSEEN};
 use super::visible::{between, runs, Visible};
+use super::{pairs, products};
 use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS};
 
 /// Query rows that share one reading of K and V.
@@ -27,6 +28,9 @@ pub(super) struct Tile<'a> {
     /// Query heads per KV head.
     group: usize,
     dim: usize,
+    /// Whether the blocks hold pairs of bf16, and whether the level wants factors as pairs too.
+    pairs: bool,
+    packed: bool,
     visible: Visible<'a>,
 }
 
@@ -34,7 +38,11 @@ pub(super) struct Tile<'a> {
 struct Buffers<'a> {
     /// `[queries][PART]`: scores, then weights.
     scores: &'a mut [f32],
-    /// One widened K or V panel.
+    /// `[queries][stride]`, as the products want them.
+    queries: &'a mut [f32],
+    /// The same for the query heads of one row whose sinks are moved.
+    moved: &'a mut [f32],
+    /// One widened K or V panel; with pairs, one row of them.
     panel: &'a mut [f32],
 }
 
@@ -48,7 +56,9 @@ impl<'a> Tile<'a> {
         let first = span.first_index + row;
         let visible = Visible::new(inputs.shape, span.live, first, first + rows - 1);
         let (level, group) = (inputs.cpu.usable_level(), inputs.shape.heads / kv.kv_heads);
-        Tile { inputs, level, span, row, rows, head, group, dim: kv.head_dim, visible }
+        let pairs = inputs.blocks.format() == KvFormat::Bf16;
+        let packed = pairs && has_pairs(level);
+        Tile { inputs, level, span, row, rows, head, group, dim: kv.head_dim, pairs, packed, visible }
     }
 
     /// Logical index of a row.
@@ -113,14 +123,42 @@ impl<'a> Tile<'a> {
         }
     }
 
+    /// Length of a prepared query.
+    fn stride(&self) -> usize {
+        self.dim.next_multiple_of(2)
+    }
+
     /// Length of the working memory of a part.
     fn buffers(&self) -> usize {
-        self.queries() * PART + self.dim * BLOCK_TOKENS
+        self.queries() * PART + (self.queries() + self.group) * self.stride() + self.panel()
+    }
+
+    fn panel(&self) -> usize {
+        self.dim * if self.pairs { 1 } else { BLOCK_TOKENS }
+    }
+
+    /// Copies the query heads of some rows, as the products want them.
+    fn prepare(&self, q: &[f32], rows: Range<usize>, out: &mut [f32]) {
+        let mut heads = out.chunks_exact_mut(self.stride());
+        for r in rows {
+            let q = q[self.place(r)..][..self.group * self.dim].chunks_exact(self.dim);
+            for (q, out) in q.zip(heads.by_ref()) {
+                let (values, padding) = out.split_at_mut(self.dim);
+                values.copy_from_slice(q);
+                padding.fill(0.0);
+                if self.pairs {
+                    pairs::prepare(self.level, out);
+                }
+            }
+        }
     }
 
     fn compute(&self, n: usize, scratch: &mut [f32], out: &mut [f32]) {
         let (scores, rest) = scratch.split_at_mut(self.queries() * PART);
-        let mut buffers = Buffers { scores, panel: &mut rest[..self.dim * BLOCK_TOKENS] };
+        let (queries, rest) = rest.split_at_mut(self.queries() * self.stride());
+        let (moved, rest) = rest.split_at_mut(self.group * self.stride());
+        self.prepare(self.inputs.q, 0..self.rows, queries);
+        let mut buffers = Buffers { scores, queries, moved, panel: &mut rest[..self.panel()] };
         let blocks = self.visible.blocks(n);
         let mut seen: Seen = [[0; PART_BLOCKS]; TILE_ROWS];
         for &LiveBlock { block, lanes } in blocks.as_slice() {
@@ -135,7 +173,10 @@ impl<'a> Tile<'a> {
         {
             match &seen[query / self.group] {
                 [0, 0, 0, 0, 0, 0, 0, 0] => total.copy_from_slice(&[f32::NEG_INFINITY, UNSEEN]),
-                seen => soften(self.level, weights, seen, total),
+                seen => soften(self.level, weights, seen, self.pairs, total),
+            }
+            if self.packed {
+                pairs::pack(self.level, weights);
             }
         }
         values.fill(0.0);
@@ -144,7 +185,7 @@ impl<'a> Tile<'a> {
 
     /// Scores of the part's blocks, for the rows that see some of a block.
     fn score(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>) {
-        let Inputs { shape, blocks, q, sink_q, .. } = self.inputs;
+        let Inputs { shape, blocks, sink_q, .. } = self.inputs;
         for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
             let (block, slot) = (block as usize, block as usize % PART_BLOCKS);
             // A live block may have live tokens out of sight only, and then may be gone.
@@ -156,35 +197,42 @@ impl<'a> Tile<'a> {
                     blocks.prefetch(self.span.table[next.block as usize], self.head);
                 }
             }
-            blocks.load_keys(self.level, self.span.table[block], self.head, buffers.panel);
-            let query = |i: usize| self.place(i / self.group) + i % self.group * self.dim;
-            let place = |i: usize| i * PART + slot * BLOCK_TOKENS;
-            let queries = rows.start * self.group..rows.end * self.group;
-            score(
-                self.level,
-                (q, &|i| query(queries.start + i)),
-                queries.len(),
-                buffers.panel,
-                shape.scale,
-                (buffers.scores, &|i| place(queries.start + i)),
-            );
+            let Buffers { scores, queries, moved, panel } = buffers;
+            let id = self.span.table[block];
+            if !self.pairs {
+                blocks.load_keys(self.level, id, self.head, panel);
+            }
+            let (first, count) = (rows.start * self.group, rows.len() * self.group);
+            let to = first * PART + slot * BLOCK_TOKENS;
+            self.products(id, count, &queries[first * self.stride()..], panel, &mut scores[to..]);
             let sinks = between(block, 0, shape.sinks);
             if let Some(sink_q) = sink_q.filter(|_| sinks != 0) {
-                for r in rows.filter(|&r| shape.moves_sinks(self.index(r))) {
-                    for i in r * self.group..(r + 1) * self.group {
-                        let mut moved = [0.0; BLOCK_TOKENS];
-                        score(self.level, (sink_q, &|_| query(i)), 1, buffers.panel, shape.scale, (&mut moved, &|_| 0));
-                        let scores = &mut buffers.scores[place(i)..place(i) + BLOCK_TOKENS];
-                        runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&moved[run]));
+                for r in rows.clone().filter(|&r| shape.moves_sinks(self.index(r))) {
+                    self.prepare(sink_q, r..r + 1, moved);
+                    for (i, query) in moved.chunks_exact(self.stride()).enumerate() {
+                        let mut sunk = [0.0; BLOCK_TOKENS];
+                        self.products(id, 1, query, panel, &mut sunk);
+                        let scores = &mut scores[(r * self.group + i) * PART + slot * BLOCK_TOKENS..];
+                        runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&sunk[run]));
                     }
                 }
             }
             if let Some(cap) = shape.softcap {
-                for i in queries {
-                    let scores = &mut buffers.scores[place(i)..place(i) + BLOCK_TOKENS];
-                    softcap(self.level, scores, cap);
+                for scores in scores[to..].chunks_mut(PART).take(count) {
+                    softcap(self.level, &mut scores[..BLOCK_TOKENS], cap);
                 }
             }
+        }
+    }
+
+    /// Scores of `count` prepared queries with a block, whose widened keys are in `panel` unless it holds pairs.
+    fn products(&self, id: u32, count: usize, queries: &[f32], panel: &[f32], scores: &mut [f32]) {
+        let (queries, scale) = ((queries, self.stride()), self.inputs.shape.scale);
+        if self.pairs {
+            let keys = self.inputs.blocks.key_pairs(id, self.head);
+            pairs::score(self.level, count, queries, keys, scale, scores);
+        } else {
+            products::score(self.level, count, queries, panel, scale, scores);
         }
     }
 
@@ -192,21 +240,57 @@ impl<'a> Tile<'a> {
     fn weigh(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>, out: &mut [f32]) {
         let blocks = self.inputs.blocks;
         for &LiveBlock { block, .. } in part {
-            let slot = block as usize % PART_BLOCKS;
-            for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
-                blocks.load_values(self.level, self.span.table[block as usize], self.head, run, buffers.panel);
+            let (id, slot) = (self.span.table[block as usize], block as usize % PART_BLOCKS);
+            if !self.pairs {
+                for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
+                    blocks.load_values(self.level, id, self.head, run, buffers.panel);
+                }
             }
             let mut r = 0;
             for alike in seen[..self.rows].chunk_by(|a, b| a[slot] == b[slot]) {
                 let queries = r * self.group..(r + alike.len()) * self.group;
                 r += alike.len();
+                let weights = &buffers.scores[queries.start * PART..];
+                let out = &mut out[queries.start * self.dim..queries.end * self.dim];
                 for run in runs(alike[0][slot]) {
-                    let weights = &buffers.scores[queries.start * PART + slot * BLOCK_TOKENS + run.start..];
-                    let values = &buffers.panel[run.start * self.dim..run.end * self.dim];
-                    let out = &mut out[queries.start * self.dim..queries.end * self.dim];
-                    weigh(self.level, queries.len(), weights, values, run.len(), self.dim, out);
+                    let token = slot * BLOCK_TOKENS + run.start;
+                    if self.pairs {
+                        self.weigh_pairs((id, slot), run, weights, buffers.panel, out);
+                    } else {
+                        let values = &buffers.panel[run.start * self.dim..run.end * self.dim];
+                        products::weigh(self.level, queries.len(), &weights[token..], values, run.len(), self.dim, out);
+                    }
                 }
             }
+        }
+    }
+
+    /// Weighs the values of a run of tokens of the block `id`, the `slot`-th of its part.
+    fn weigh_pairs(&self, (id, slot): (u32, usize), run: Range<usize>, weights: &[f32], row: &mut [f32], out: &mut [f32]) {
+        let count = out.len() / self.dim;
+        let values = |rows: Range<usize>| self.inputs.blocks.value_pairs(id, self.head, rows);
+        let weigh = |first: usize, values: &[u32], out: &mut [f32]| {
+            let first = slot * BLOCK_TOKENS / 2 + first;
+            let weights = &weights[if self.packed { first } else { 2 * first }..];
+            pairs::weigh(self.level, count, weights, values, self.dim, out);
+        };
+        // A token whose neighbour is not seen: that one's weight is 0, but its value may be anything.
+        let row = words_mut(row);
+        let mut single = |token: usize, out: &mut [f32]| {
+            let keep = if token.is_multiple_of(2) { 0xffff_0000 } else { 0xffff };
+            let pairs = values(token / 2..token / 2 + 1);
+            row.iter_mut().zip(pairs).for_each(|(word, pair)| *word = pair & keep);
+            weigh(token / 2, row, out);
+        };
+        let whole = run.start.div_ceil(2)..run.end / 2;
+        if !run.start.is_multiple_of(2) {
+            single(run.start, out);
+        }
+        if !whole.is_empty() {
+            weigh(whole.start, values(whole), out);
+        }
+        if !run.end.is_multiple_of(2) {
+            single(run.end - 1, out);
         }
     }
 }

@@ -204,6 +204,18 @@ impl<D: DotProduct> Lanes for Avx2<D> {
         }
     }
     #[inline(always)]
+    unsafe fn load_pairs(from: *const u8) -> [Self::F; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())];
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                both(pairs, |pairs| _mm256_castsi256_ps(_mm256_and_si256(pairs, high))),
+                both(pairs, |pairs| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs))),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
         // SAFETY: see above.
         unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }

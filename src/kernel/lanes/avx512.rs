@@ -51,6 +51,15 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn load_pairs(from: *const u8) -> [Self::F; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm512_castsi512_ps(high), _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs))]
+        }
+    }
+    #[inline(always)]
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
         // SAFETY: see above.
         unsafe { _mm512_mul_ps(a, b) }

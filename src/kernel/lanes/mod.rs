@@ -9,9 +9,12 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx_vnni;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) mod neon;
+pub(crate) mod pairs;
 #[cfg(any(test, not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))))]
 mod portable;
 #[cfg(test)]
@@ -57,6 +60,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn load_f16(from: *const u8) -> Self::F;
     /// 16 bfloat16 numbers.
     unsafe fn load_bf16(from: *const u8) -> Self::F;
+    /// 16 pairs of bfloat16 numbers, which are 32-bit words: the upper halves, and the lower ones.
+    unsafe fn load_pairs(from: *const u8) -> [Self::F; 2];
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     /// a · b + c, rounded once.

@@ -389,6 +389,18 @@ impl<D: DotProduct> Lanes for Neon<D> {
         }
     }
     #[inline(always)]
+    unsafe fn load_pairs(from: *const u8) -> [Self::F; 2] {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = Self::load_i(from);
+            let high = vdupq_n_u32(0xffff_0000);
+            [
+                each(pairs, |pairs| vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(pairs), high))),
+                each(pairs, |pairs| vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u8(pairs)))),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
         // SAFETY: see above.
         unsafe { pairs(a, b, |a, b| vmulq_f32(a, b)) }

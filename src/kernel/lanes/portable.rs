@@ -99,6 +99,12 @@ impl Lanes for Portable {
         map(unsafe { read::<u16>(from) }, |bits| bf16::from_bits(u16::from_le(bits)).to_f32())
     }
     #[inline(always)]
+    unsafe fn load_pairs(from: *const u8) -> [Self::F; 2] {
+        // SAFETY: passed on.
+        let pairs = map(unsafe { read::<u32>(from) }, u32::from_le);
+        [map(pairs, |pair| f32::from_bits(pair & 0xffff_0000)), map(pairs, |pair| f32::from_bits(pair << 16))]
+    }
+    #[inline(always)]
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| a * b)
     }

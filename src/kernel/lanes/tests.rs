@@ -55,6 +55,10 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
                 .collect::<Vec<u8>>();
             put_f(out, V::load_f16(halves.as_ptr()));
             put_f(out, V::load_bf16(halves.as_ptr()));
+            let pairs: Vec<u8> = halves.iter().chain(&halves).chain(&halves).copied().collect();
+            for half in V::load_pairs(pairs.as_ptr().add(1)) {
+                put_f(out, half);
+            }
 
             let bytes: [u8; 65] = std::array::from_fn(|i| (i * 89 + 131) as u8);
             let (x, y) = (V::load_i(bytes.as_ptr().add(1)), V::splat_i(0x0180_ff7f_u32 as i32));

@@ -1,0 +1,225 @@
+//! The two products of attention straight from a block's pairs of bf16, for any number of queries.
+//!
+//! Both are the same walk: factors of a few queries times rows of pairs, one chain of sums per column. Knows no masks.
+
+use super::super::isa::KernelLevel;
+use super::super::kv::BLOCK_TOKENS;
+use super::super::lanes::pairs::{has_pairs, with_pairs, PairKernel, PairLanes};
+use super::super::lanes::{each_column, Lanes};
+use super::super::vector::leveled;
+use super::products::LANES;
+use super::PART;
+
+/// Rounds factors to bf16, and lays them out as the products of a level want them: query i's from `i * stride` on,
+/// followed by zeros where their number is odd.
+pub(super) fn prepare(level: KernelLevel, factors: &mut [f32]) {
+    round(level, factors);
+    if has_pairs(level) {
+        pack(level, factors);
+    }
+}
+
+leveled! {
+    fn round(values: &mut [f32]) {
+        for value in values {
+            *value = crate::kernel::lanes::pairs::round_bf16(*value);
+        }
+    }
+}
+
+leveled! {
+    /// Two rounded values become one pair; the pairs take the first half.
+    pub(super) fn pack(values: &mut [f32]) {
+        for i in 0..values.len() / 2 {
+            let [first, second] = [values[2 * i], values[2 * i + 1]].map(f32::to_bits);
+            values[i] = f32::from_bits(first | second >> 16);
+        }
+    }
+}
+
+/// What [`Chains`] starts from and ends with.
+#[derive(Clone, Copy)]
+enum Sums {
+    /// From zero; the factor is multiplied in at the end.
+    Scaled(f32),
+    /// From what the output holds.
+    Continued,
+}
+
+/// For `Q` queries: `out[i][c]` from `sum over p of factors[i][p] * data[p][c]`, p ascending, of a pair the upper half
+/// first.
+struct Chains<const Q: usize> {
+    /// Rows of pairs, `stride` pairs apart.
+    data: *const u32,
+    stride: usize,
+    rows: usize,
+    /// Pairs per row; `out` takes as many.
+    columns: usize,
+    factors: [*const f32; Q],
+    out: [*mut f32; Q],
+    sums: Sums,
+}
+
+impl<const Q: usize> Chains<Q> {
+    /// Columns from `first` on one by one.
+    ///
+    /// # Safety
+    /// The fields have the lengths that they name; `packed` tells how factors lie.
+    #[inline(always)]
+    unsafe fn single(&self, first: usize, packed: bool) {
+        for (factors, out) in self.factors.into_iter().zip(self.out) {
+            for column in first..self.columns {
+                // SAFETY: inside the rows, factors and outputs.
+                unsafe {
+                    let out = out.add(column);
+                    let mut sum = if let Sums::Continued = self.sums { *out } else { 0.0 };
+                    for p in 0..self.rows {
+                        let data = *self.data.add(p * self.stride + column);
+                        let [high, low] = if packed {
+                            let pair = (*factors.add(p)).to_bits();
+                            [f32::from_bits(pair & 0xffff_0000), f32::from_bits(pair << 16)]
+                        } else {
+                            [*factors.add(2 * p), *factors.add(2 * p + 1)]
+                        };
+                        sum = high.mul_add(f32::from_bits(data & 0xffff_0000), sum);
+                        sum = low.mul_add(f32::from_bits(data << 16), sum);
+                    }
+                    *out = if let Sums::Scaled(scale) = self.sums { sum * scale } else { sum };
+                }
+            }
+        }
+    }
+
+    /// `N` vectors of every query's sums from column `first` on.
+    ///
+    /// # Safety
+    /// As [`PairKernel::run`]; `first + 16 * N` is at most `columns`.
+    #[inline(always)]
+    unsafe fn vectors<P: PairLanes, const N: usize>(&self, first: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[P::V::splat_f(0.0); N]; Q];
+            if let Sums::Continued = self.sums {
+                each_column!(Q, I => {
+                    for (n, sum) in sums[I].iter_mut().enumerate() {
+                        *sum = P::V::load_f(self.out[I].add(first + n * LANES));
+                    }
+                });
+            }
+            let mut data = self.data.add(first);
+            for p in 0..self.rows {
+                let pairs: [P::Pairs; N] = std::array::from_fn(|n| P::load(data.wrapping_add(n * LANES).cast()));
+                each_column!(Q, I => {
+                    let factor = P::splat(self.factors[I], p);
+                    for (sum, pairs) in sums[I].iter_mut().zip(pairs) {
+                        *sum = P::dot(factor, pairs, *sum);
+                    }
+                });
+                data = data.wrapping_add(self.stride);
+            }
+            each_column!(Q, I => {
+                for (n, sum) in sums[I].into_iter().enumerate() {
+                    let sum = if let Sums::Scaled(scale) = self.sums { P::V::mul(sum, P::V::splat_f(scale)) } else { sum };
+                    P::V::store_f(self.out[I].add(first + n * LANES), sum);
+                }
+            });
+        }
+    }
+}
+
+impl<P: PairLanes, const Q: usize> PairKernel<P> for Chains<Q> {
+    /// # Safety
+    /// The fields have the lengths that they name; the machine has P.
+    #[inline(always)]
+    unsafe fn run(self) {
+        let mut first = 0;
+        // SAFETY: the columns of each call are inside; the rest is the caller's promise.
+        unsafe {
+            while P::VECTORS == 2 && first + 2 * LANES <= self.columns {
+                self.vectors::<P, 2>(first);
+                first += 2 * LANES;
+            }
+            while first + LANES <= self.columns {
+                self.vectors::<P, 1>(first);
+                first += LANES;
+            }
+            self.single(first, P::PACKED);
+        }
+    }
+}
+
+/// Queries that share a reading of the data.
+const QUERIES: usize = 4;
+
+/// Walks `rows` rows of pairs, `columns` wide and as far apart, for `count` queries. Query i's factors, prepared by
+/// [`prepare`] or [`pack`], begin at `i * factors.1`, its outputs at `i * out.1`.
+fn walk(
+    level: KernelLevel,
+    count: usize,
+    data: &[u32],
+    columns: usize,
+    (factors, factors_apart): (&[f32], usize),
+    (out, out_apart): (&mut [f32], usize),
+    sums: Sums,
+) {
+    let rows = data.len() / columns;
+    let width = if has_pairs(level) { rows } else { 2 * rows };
+    assert!(
+        count > 0
+            && data.len() == rows * columns
+            && factors.len() >= (count - 1) * factors_apart + width
+            && out.len() >= (count - 1) * out_apart + columns,
+        "lengths of attention's products"
+    );
+    let out = out.as_mut_ptr();
+    let mut first = 0;
+    macro_rules! chains {
+        ($($queries:literal)*) => {
+            match (count - first).min(QUERIES) {
+                $( $queries => {
+                    // SAFETY: query `first + i` exists, so its factors and outputs lie inside the slices (checked).
+                    let chains = unsafe {
+                        Chains::<$queries> {
+                            data: data.as_ptr(),
+                            stride: columns,
+                            rows,
+                            columns,
+                            factors: std::array::from_fn(|i| factors.as_ptr().add((first + i) * factors_apart)),
+                            out: std::array::from_fn(|i| out.add((first + i) * out_apart)),
+                            sums,
+                        }
+                    };
+                    // SAFETY: the lengths are checked; the machine has P.
+                    with_pairs!(level, P => unsafe { P::enter(chains) }, else unsafe { chains.single(0, false) });
+                    first += $queries;
+                } )*
+                _ => break,
+            }
+        };
+    }
+    while first < count {
+        chains!(1 2 3 4);
+    }
+}
+
+/// `scores[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
+///
+/// Queries are prepared and `stride` apart, scores [`PART`] apart; `keys` is a K panel.
+pub(super) fn score(
+    level: KernelLevel,
+    count: usize,
+    (queries, stride): (&[f32], usize),
+    keys: &[u32],
+    scale: f32,
+    scores: &mut [f32],
+) {
+    walk(level, count, keys, BLOCK_TOKENS, (queries, stride), (scores, PART), Sums::Scaled(scale));
+}
+
+/// `out[i][d] += sum over t of weights[i][t] * values[t][d]`, t ascending, for `count` queries.
+///
+/// Weights are rounded and packed where the level wants that, [`PART`] apart; outputs are `dim` apart; `values` are
+/// rows of pairs of a V panel.
+pub(super) fn weigh(level: KernelLevel, count: usize, weights: &[f32], values: &[u32], dim: usize, out: &mut [f32]) {
+    walk(level, count, values, dim, (weights, PART), (out, dim), Sums::Continued);
+}
