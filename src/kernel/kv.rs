@@ -298,21 +298,13 @@ impl KvBlocks {
                 let (codes, scales) = self.q8(block, head, Panel::Keys);
                 widen_q8_keys(level, &codes[range], scales, out);
             }
-            KvFormat::Bf16 => {
-                let rows = self.key_pairs(block, head).chunks_exact(BLOCK_TOKENS);
-                for (out, pairs) in out.chunks_mut(2 * BLOCK_TOKENS).zip(rows) {
-                    for (i, out) in out.iter_mut().enumerate() {
-                        let pair = pairs[i % BLOCK_TOKENS];
-                        *out = f32::from_bits(if i < BLOCK_TOKENS { pair & 0xffff_0000 } else { pair << 16 });
-                    }
-                }
-            }
+            KvFormat::Bf16 => widen_pairs(level, self.key_pairs(block, head), BLOCK_TOKENS, out),
             _ => self.load(level, block, head, Panel::Keys, range, out),
         }
     }
 
-    /// Widens rows `tokens` of the V panel `[32][head_dim]` of one head of a block; other rows are not touched. The format
-    /// is not [`KvFormat::Bf16`].
+    /// Widens rows `tokens` of the V panel `[32][head_dim]` of one head of a block; other rows are not touched, but for
+    /// those that share a pair with one of them.
     pub(super) fn load_values(
         &self,
         level: KernelLevel,
@@ -323,12 +315,18 @@ impl KvBlocks {
     ) {
         let dim = self.shape.head_dim;
         let range = tokens.start * dim..tokens.end * dim;
-        let out = &mut out[range.clone()];
-        if self.format == KvFormat::Q8 {
-            let (codes, scales) = self.q8(block, head, Panel::Values);
-            return widen_q8_values(level, &codes[range], &scales[tokens], dim, out);
+        match self.format {
+            KvFormat::Q8 => {
+                let (codes, scales) = self.q8(block, head, Panel::Values);
+                widen_q8_values(level, &codes[range.clone()], &scales[tokens], dim, &mut out[range]);
+            }
+            KvFormat::Bf16 => {
+                let rows = tokens.start / 2..tokens.end.div_ceil(2);
+                let out = &mut out[2 * rows.start * dim..2 * rows.end * dim];
+                widen_pairs(level, self.value_pairs(block, head, rows), dim, out);
+            }
+            _ => self.load(level, block, head, Panel::Values, range.clone(), &mut out[range]),
         }
-        self.load(level, block, head, Panel::Values, range, out);
     }
 
     fn load(&self, level: KernelLevel, block: u32, head: usize, panel: Panel, range: Range<usize>, out: &mut [f32]) {
@@ -449,6 +447,21 @@ fn quantize(values: &[f32], mut take: impl FnMut(usize, i8)) -> f32 {
         take(d, code as i8);
     }
     scale
+}
+
+leveled! {
+    /// Rows of pairs, `columns` wide, to twice as many rows of values; the last one may be missing.
+    fn widen_pairs(pairs: &[u32], columns: usize, out: &mut [f32]) {
+        for (pairs, out) in pairs.chunks_exact(columns).zip(out.chunks_mut(2 * columns)) {
+            let (first, second) = out.split_at_mut(columns);
+            for (out, pair) in first.iter_mut().zip(pairs) {
+                *out = f32::from_bits(pair & 0xffff_0000);
+            }
+            for (out, pair) in second.iter_mut().zip(pairs) {
+                *out = f32::from_bits(pair << 16);
+            }
+        }
+    }
 }
 
 leveled! {

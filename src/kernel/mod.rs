@@ -27,7 +27,7 @@ mod vector;
 mod tests;
 
 pub use activations::{Activations, Input, Precision};
-pub use attention::{attention, AttentionShape, AttentionSpan, LiveBlock};
+pub use attention::{attention, attention_mass, AttentionShape, AttentionSpan, LiveBlock};
 pub use cores::usable_cores;
 pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};

@@ -9,6 +9,8 @@
 //! This file says what is asked and splits it into tasks; `visible` knows who sees what, `tile` computes a task with
 //! the kernels of `pairs` (blocks of bf16), `products` (the other formats) and `softmax`.
 
+#[cfg(test)]
+mod mass_tests;
 mod pairs;
 mod products;
 mod softmax;
@@ -118,6 +120,45 @@ pub fn attention(
         }
         let inputs = Inputs { cpu, shape, blocks, q, sink_q };
         inputs.run(spans, tiles, out);
+    });
+}
+
+/// How much attention each key has from a span's rows: adds to `mass`, `[kv_heads][indices]` for the logical indices up
+/// to the last row's, every row's softmax weights, summed over the query heads of a KV head. A row adds 1 per query
+/// head, or nothing where it sees no key.
+///
+/// For policies that keep the keys which attention goes to (H2O, arXiv 2306.14048; SnapKV, arXiv 2404.14469). Apart from
+/// [`attention`], which keeps no weights: this computes the span's scores twice again, so give it few rows. One dispatch
+/// to the pool, a task per KV head. Rows are added in order, so cutting them into several calls changes no bit.
+///
+/// # Panics
+/// If the span reaches outside `q` or its table, the head counts do not divide, or `sink_q` or `mass` has another length.
+pub fn attention_mass(
+    cpu: &Cpu,
+    shape: &AttentionShape,
+    blocks: &KvBlocks,
+    span: &AttentionSpan<'_>,
+    q: &[f32],
+    sink_q: Option<&[f32]>,
+    mass: &mut [f32],
+) {
+    let kv = blocks.shape();
+    assert!(shape.heads.is_multiple_of(kv.kv_heads), "attention heads");
+    assert!(sink_q.is_none_or(|sink_q| sink_q.len() == q.len()), "attention sinks");
+    let (rows, indices) = (q.len() / (shape.heads * kv.head_dim).max(1), span.first_index + span.rows);
+    assert!(span.first_row.checked_add(span.rows).is_some_and(|end| end <= rows), "a span inside of the {rows} rows");
+    assert_eq!(mass.len(), kv.kv_heads * indices, "attention mass");
+    if span.rows == 0 {
+        return;
+    }
+    let inputs = Inputs { cpu, shape, blocks, q, sink_q };
+    let mass = Shared::new(mass);
+    cpu.pool.run(kv.kv_heads, &|head| {
+        // SAFETY: every KV head has its own part, and one task.
+        let mass = unsafe { mass.slice(head * indices, indices) };
+        for row in (0..span.rows).step_by(TILE_ROWS) {
+            Tile::new(inputs, span, row, head).mass(mass);
+        }
     });
 }
 

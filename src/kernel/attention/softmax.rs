@@ -2,12 +2,18 @@
 
 use super::super::isa::KernelLevel;
 use super::super::kv::BLOCK_TOKENS;
-use super::super::lanes::pairs::round_bf16;
 use super::super::vector::{exp, leveled, sum32};
 use super::PART_BLOCKS;
 
 /// The sum of weights where a query has seen nothing, in a part or so far; real sums are not negative.
 pub(super) const UNSEEN: f32 = -1.0;
+
+/// e^x rounded to bf16, for x up to 0; at least e^-34, which products of bf16 can take (`lanes::pairs`). NaN stays NaN.
+#[inline(always)]
+fn narrow_exp(x: f32) -> f32 {
+    let bits = exp(if x < -34.0 { -34.0 } else { x }).to_bits();
+    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
 
 leveled! {
     /// Turns the scores of the lanes seen into `e^(score - max)`, the other lanes of their blocks into 0;
@@ -37,12 +43,7 @@ leveled! {
         for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
             if seen != 0 {
                 for weight in weights.iter_mut() {
-                    *weight = exp(*weight - max);
-                }
-                if narrow {
-                    for weight in weights.iter_mut() {
-                        *weight = round_bf16(*weight);
-                    }
+                    *weight = if narrow { narrow_exp(*weight - max) } else { exp(*weight - max) };
                 }
                 hide(weights, seen, 0.0);
                 for t in 0..BLOCK_TOKENS {
@@ -94,6 +95,17 @@ leveled! {
     pub(super) fn divide(values: &mut [f32], sum: f32) {
         for v in values {
             *v /= sum;
+        }
+    }
+}
+
+leveled! {
+    /// Adds the shares of one block's weights: `mass[t] += weights[t] * e^lower / sum` for the lanes seen, which are
+    /// inside of `mass`.
+    pub(super) fn share(weights: &[f32], seen: u32, lower: f32, sum: f32, mass: &mut [f32]) {
+        let factor = exp(lower) / sum;
+        for (t, (mass, weight)) in mass.iter_mut().zip(&weights[..BLOCK_TOKENS]).enumerate() {
+            *mass = if seen >> t & 1 == 1 { weight.mul_add(factor, *mass) } else { *mass };
         }
     }
 }

@@ -9,13 +9,15 @@ use super::super::kv::{KvFormat, BLOCK_TOKENS};
 use super::super::lanes::pairs::has_pairs;
 use super::super::memory::{with_scratch, words_mut};
 use super::super::ops::softcap_slice as softcap;
-use super::softmax::{divide, merge, soften, UNSEEN};
+use super::softmax::{divide, merge, share, soften, UNSEEN};
 use super::visible::{between, runs, Visible};
 use super::{pairs, products};
 use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS};
 
 /// Query rows that share one reading of K and V.
 pub(super) const TILE_ROWS: usize = 8;
+/// Up to this many queries, taking pairs apart in every product costs less than widening a panel for all of them.
+const MOST_DIRECT: usize = 8;
 
 pub(super) struct Tile<'a> {
     inputs: Inputs<'a>,
@@ -28,7 +30,9 @@ pub(super) struct Tile<'a> {
     /// Query heads per KV head.
     group: usize,
     dim: usize,
-    /// Whether the blocks hold pairs of bf16, and whether the level wants factors as pairs too.
+    /// Whether queries and weights are rounded to bf16.
+    narrow: bool,
+    /// Whether products read pairs of bf16 where they lie, and whether the level wants factors as pairs too.
     pairs: bool,
     packed: bool,
     visible: Visible<'a>,
@@ -56,9 +60,10 @@ impl<'a> Tile<'a> {
         let first = span.first_index + row;
         let visible = Visible::new(inputs.shape, span.live, first, first + rows - 1);
         let (level, group) = (inputs.cpu.usable_level(), inputs.shape.heads / kv.kv_heads);
-        let pairs = inputs.blocks.format() == KvFormat::Bf16;
-        let packed = pairs && has_pairs(level);
-        Tile { inputs, level, span, row, rows, head, group, dim: kv.head_dim, pairs, packed, visible }
+        let narrow = inputs.blocks.format() == KvFormat::Bf16;
+        let packed = narrow && has_pairs(level);
+        let pairs = packed || narrow && rows * group <= MOST_DIRECT;
+        Tile { inputs, level, span, row, rows, head, group, dim: kv.head_dim, narrow, pairs, packed, visible }
     }
 
     /// Logical index of a row.
@@ -146,7 +151,7 @@ impl<'a> Tile<'a> {
                 let (values, padding) = out.split_at_mut(self.dim);
                 values.copy_from_slice(q);
                 padding.fill(0.0);
-                if self.pairs {
+                if self.narrow {
                     pairs::prepare(self.level, out);
                 }
             }
@@ -154,33 +159,76 @@ impl<'a> Tile<'a> {
     }
 
     fn compute(&self, n: usize, scratch: &mut [f32], out: &mut [f32]) {
+        let mut buffers = self.divide(scratch);
+        let blocks = self.visible.blocks(n);
+        let (values, totals) = out.split_at_mut(self.queries() * self.dim);
+        let seen = self.weights(blocks.as_slice(), &mut buffers, totals);
+        if self.packed {
+            buffers.scores.chunks_exact_mut(PART).for_each(|weights| pairs::pack(self.level, weights));
+        }
+        values.fill(0.0);
+        self.weigh(blocks.as_slice(), &seen, &mut buffers, values);
+    }
+
+    /// The working memory of a part, with the queries prepared.
+    fn divide<'b>(&self, scratch: &'b mut [f32]) -> Buffers<'b> {
         let (scores, rest) = scratch.split_at_mut(self.queries() * PART);
         let (queries, rest) = rest.split_at_mut(self.queries() * self.stride());
         let (moved, rest) = rest.split_at_mut(self.group * self.stride());
         self.prepare(self.inputs.q, 0..self.rows, queries);
-        let mut buffers = Buffers { scores, queries, moved, panel: &mut rest[..self.panel()] };
-        let blocks = self.visible.blocks(n);
+        Buffers { scores, queries, moved, panel: &mut rest[..self.panel()] }
+    }
+
+    /// Weights of a part's blocks in `buffers.scores`, relative to the largest of each query; `totals` is that largest
+    /// score and the sum of weights.
+    fn weights(&self, blocks: &[LiveBlock], buffers: &mut Buffers<'_>, totals: &mut [f32]) -> Seen {
         let mut seen: Seen = [[0; PART_BLOCKS]; TILE_ROWS];
-        for &LiveBlock { block, lanes } in blocks.as_slice() {
+        for &LiveBlock { block, lanes } in blocks {
             for (r, seen) in seen[..self.rows].iter_mut().enumerate() {
                 seen[block as usize % PART_BLOCKS] = lanes & self.inputs.shape.lanes(self.index(r), block as usize);
             }
         }
-        self.score(blocks.as_slice(), &seen, &mut buffers);
-        let (values, totals) = out.split_at_mut(self.queries() * self.dim);
+        self.score(blocks, &seen, buffers);
         for (query, (weights, total)) in
             buffers.scores.chunks_exact_mut(PART).zip(totals.chunks_exact_mut(2)).enumerate()
         {
             match &seen[query / self.group] {
                 [0, 0, 0, 0, 0, 0, 0, 0] => total.copy_from_slice(&[f32::NEG_INFINITY, UNSEEN]),
-                seen => soften(self.level, weights, seen, self.pairs, total),
-            }
-            if self.packed {
-                pairs::pack(self.level, weights);
+                seen => soften(self.level, weights, seen, self.narrow, total),
             }
         }
-        values.fill(0.0);
-        self.weigh(blocks.as_slice(), &seen, &mut buffers, values);
+        seen
+    }
+
+    /// Adds to `mass`, one value per logical index, the share of attention that it has from each of the tile's queries.
+    pub(super) fn mass(&self, mass: &mut [f32]) {
+        let totals = 2 * self.queries();
+        with_scratch(2 * totals + self.buffers(), |scratch| {
+            let (running, rest) = scratch.split_at_mut(totals);
+            let (part, rest) = rest.split_at_mut(totals);
+            let mut buffers = self.divide(rest);
+            running.as_chunks_mut().0.fill([f32::NEG_INFINITY, UNSEEN]);
+            for n in 0..self.parts() {
+                self.weights(self.visible.blocks(n).as_slice(), &mut buffers, part);
+                merge(self.level, self.queries(), part, running, 0);
+            }
+            // Once more, rather than to keep the weights of the whole context.
+            for n in 0..self.parts() {
+                let blocks = self.visible.blocks(n);
+                let seen = self.weights(blocks.as_slice(), &mut buffers, part);
+                for (query, weights) in buffers.scores.chunks_exact(PART).enumerate() {
+                    let ([max, sum], [part_max, _]) = (pair(running, query), pair(part, query));
+                    for block in blocks.as_slice() {
+                        let slot = block.block as usize % PART_BLOCKS;
+                        let lanes = seen[query / self.group][slot];
+                        if lanes != 0 {
+                            let mass = &mut mass[block.block as usize * BLOCK_TOKENS..];
+                            share(self.level, &weights[slot * BLOCK_TOKENS..], lanes, part_max - max, sum, mass);
+                        }
+                    }
+                }
+            }
+        });
     }
 
     /// Scores of the part's blocks, for the rows that see some of a block.
@@ -225,7 +273,7 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Scores of `count` prepared queries with a block, whose widened keys are in `panel` unless it holds pairs.
+    /// Scores of `count` prepared queries with a block, whose widened keys are in `panel` unless pairs are read.
     fn products(&self, id: u32, count: usize, queries: &[f32], panel: &[f32], scores: &mut [f32]) {
         let (queries, scale) = ((queries, self.stride()), self.inputs.shape.scale);
         if self.pairs {
@@ -293,6 +341,11 @@ impl<'a> Tile<'a> {
             single(run.end - 1, out);
         }
     }
+}
+
+/// The maximum and the sum of a query.
+fn pair(totals: &[f32], query: usize) -> [f32; 2] {
+    [totals[2 * query], totals[2 * query + 1]]
 }
 
 /// The rows from the first that sees something of a block to the last.
