@@ -5,6 +5,7 @@
 //! 16 rows form one 64-byte unit. Nothing is added but padding. A last group with fewer blocks ends after their fields.
 //! Knows the formats, no arithmetic.
 
+use super::interleave::{self, Rows};
 use crate::source::Dtype;
 
 /// Rows per panel: the lanes of the kernels.
@@ -184,10 +185,11 @@ impl Layout {
     /// Writes one panel. `rows` holds up to 16 rows of file bytes, `row_bytes` each; missing rows stay as they
     /// are. `panel` has the length of [`panel_bytes`](Self::panel_bytes).
     pub(crate) fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+        if rows.len() == PANEL * row_bytes {
+            return self.pack_whole_panel(&interleave::rows(rows, row_bytes), row_bytes, panel);
+        }
         if self.dtype.block_len() == 1 {
-            // One element per block: the whole row is one field.
-            let width = self.dtype.block_bytes();
-            let whole = Field { file: 0, width, count: row_bytes / width, packed: 0, step: 0, coding: Coding::Plain };
+            let whole = self.whole_row(row_bytes);
             for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
                 whole.pack(row, 0, r, panel);
             }
@@ -204,6 +206,30 @@ impl Layout {
                 }
             }
         }
+    }
+
+    /// [`pack_panel`](Self::pack_panel) where no row is missing: field by field for all rows at once, so that what is
+    /// written stays in the first-level cache.
+    fn pack_whole_panel(&self, rows: &Rows<'_>, row_bytes: usize, panel: &mut [u8]) {
+        if self.dtype.block_len() == 1 {
+            return self.whole_row(row_bytes).pack_rows(rows, 0, panel);
+        }
+        let (block_bytes, blocks) = (self.dtype.block_bytes(), row_bytes / self.dtype.block_bytes());
+        for (g, packed) in panel.chunks_mut(self.group_bytes).enumerate() {
+            let first = g * self.group_blocks;
+            for block in first..blocks.min(first + self.group_blocks) {
+                for field in self.fields {
+                    let to = field.packed + (block - first) * field.step;
+                    field.pack_rows(rows, block * block_bytes + field.file, &mut packed[to..]);
+                }
+            }
+        }
+    }
+
+    /// Where a block is one element, a row is one field.
+    fn whole_row(&self, row_bytes: usize) -> Field {
+        let width = self.dtype.block_bytes();
+        Field { file: 0, width, count: row_bytes / width, packed: 0, step: 0, coding: Coding::Plain }
     }
 
     /// The first of the rows in which a weight or a block's scale is infinite or not a number.
@@ -238,6 +264,34 @@ impl Layout {
 }
 
 impl Field {
+    /// The field of 16 rows, which begins at `from` in each, to the start of `target`.
+    fn pack_rows(&self, rows: &Rows<'_>, from: usize, target: &mut [u8]) {
+        let bytes = self.width * self.count;
+        let target = &mut target[..bytes * PANEL];
+        // Of every row at a time: 16 bytes, or 4 where the elements are bytes, and the rest element by element.
+        let part = if self.width == 1 { 4 } else { 16 };
+        let mut parts = target.chunks_exact_mut(part * PANEL);
+        let mut at = from;
+        for lines in &mut parts {
+            match (self.coding, self.width) {
+                (Coding::Excess128, _) => interleave::words(rows, at, lines, |byte| byte ^ 0x80),
+                (_, 1) => interleave::bytes(rows, at, lines),
+                (_, 2) => interleave::halves(rows, at, lines),
+                _ => interleave::words(rows, at, lines, |byte| byte),
+            }
+            at += part;
+        }
+        for line in parts.into_remainder().chunks_exact_mut(self.width * PANEL) {
+            match (self.coding, self.width) {
+                (Coding::Planes, _) => interleave::one(rows, at, line, to_planes),
+                (_, 1) => interleave::one::<1>(rows, at, line, |bytes| bytes),
+                (_, 2) => interleave::one::<2>(rows, at, line, |bytes| bytes),
+                _ => interleave::one::<4>(rows, at, line, |bytes| bytes),
+            }
+            at += self.width;
+        }
+    }
+
     fn pack(&self, block: &[u8], j: usize, r: usize, packed: &mut [u8]) {
         let source = &block[self.file..self.file + self.width * self.count];
         let target = &mut packed[self.packed + j * self.step..];
@@ -285,12 +339,14 @@ fn scatter<const W: usize>(source: &[u8], target: &mut [u8], r: usize, code: imp
 }
 
 fn to_planes(bits: [u8; 4]) -> [u8; 4] {
-    let bits = u32::from_le_bytes(bits);
-    let mut planes = [0u8; 4];
-    for value in 0..32 {
-        planes[value % 4] |= ((bits >> value & 1) as u8) << (value / 4);
+    let mut x = u32::from_le_bytes(bits);
+    // A bit's place has five bits, two for the byte of its plane and three for the unit, in the wrong order: they are
+    // exchanged two at a time, the distance of two places being that of the bits' values.
+    for (distance, from) in [(3, 0x0a0a_0a0a), (6, 0x00cc_00cc), (12, 0x0000_f0f0), (8, 0x0000_ff00)] {
+        let changed = (x >> distance ^ x) & from;
+        x ^= changed ^ changed << distance;
     }
-    planes
+    x.to_le_bytes()
 }
 
 fn from_planes(planes: [u8; 4]) -> [u8; 4] {
