@@ -232,25 +232,48 @@ impl Layout {
         Field { file: 0, width, count: row_bytes / width, packed: 0, step: 0, coding: Coding::Plain }
     }
 
+    /// Whether all weights or scales of a packed panel are numbers; padding is zeros, which are.
+    pub(crate) fn is_finite(&self, panel: &[u8]) -> bool {
+        // Without an early exit, so that whole lines are looked at by vector instructions.
+        let lines_are = |width: usize, bytes: &[u8]| match (self.dtype, width) {
+            (Dtype::F32, _) => bytes.as_chunks().0.iter().fold(true, |all, x| all & f32_is_finite(*x)),
+            (Dtype::BF16, _) => bytes.as_chunks::<2>().0.iter().fold(true, |all, x| all & bf16_is_finite(*x)),
+            (_, 2) => bytes.as_chunks().0.iter().fold(true, |all, x| all & f16_is_finite(*x)),
+            _ => bytes.iter().fold(true, |all, e| all & (*e <= MOST_EXPONENT)),
+        };
+        if self.dtype.block_len() == 1 {
+            return lines_are(self.dtype.block_bytes(), panel);
+        }
+        panel.chunks(self.group_bytes).all(|group| {
+            self.factors().all(|field| {
+                (0..self.group_blocks).all(|j| {
+                    let line = &group[field.packed + j * field.step..][..field.width * PANEL];
+                    lines_are(field.width, line)
+                })
+            })
+        })
+    }
+
+    /// In all quantized types, the only fields of one element are the factors of the codes (and planes, which are wider):
+    /// binary16 where it has two bytes, an exponent where it has one.
+    fn factors(&self) -> impl Iterator<Item = &'static Field> {
+        self.fields.iter().filter(|field| field.count == 1 && field.width <= 2)
+    }
+
     /// The first of the rows in which a weight or a block's scale is infinite or not a number.
     pub(crate) fn first_not_finite(&self, rows: &[u8], row_bytes: usize) -> Option<usize> {
-        // In all quantized types, the only fields of one element are the factors of the codes (and planes, which are
-        // wider): binary16 where it has two bytes, an exponent where it has one.
-        let factors = |width| self.fields.iter().filter(move |field| field.count == 1 && field.width == width);
-        // Without an early exit, so that whole rows are looked at by vector instructions.
-        let bad = |row: &[u8]| match self.dtype {
-            Dtype::F32 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f32_is_finite(*x)),
-            Dtype::F16 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f16_is_finite(*x)),
-            Dtype::BF16 => row.as_chunks::<2>().0.iter().fold(false, |bad, x| bad | !f32_is_finite([0, 0, x[0], x[1]])),
-            dtype => {
-                let step = dtype.block_bytes();
-                factors(2).any(|field| {
-                    let ends = row[field.file..].chunks(step).map(|block| [block[0], block[1]]);
-                    ends.fold(false, |bad, bits| bad | !f16_is_finite(bits))
-                }) || factors(1).any(|field| row[field.file..].iter().step_by(step).any(|e| *e > MOST_EXPONENT))
-            }
+        let good = |row: &[u8]| match self.dtype {
+            Dtype::F32 => row.as_chunks().0.iter().all(|x| f32_is_finite(*x)),
+            Dtype::F16 => row.as_chunks().0.iter().all(|x| f16_is_finite(*x)),
+            Dtype::BF16 => row.as_chunks().0.iter().all(|x| bf16_is_finite(*x)),
+            dtype => row.chunks_exact(dtype.block_bytes()).all(|block| {
+                self.factors().all(|field| match field.width {
+                    1 => block[field.file] <= MOST_EXPONENT,
+                    _ => f16_is_finite([block[field.file], block[field.file + 1]]),
+                })
+            }),
         };
-        rows.chunks_exact(row_bytes).position(bad)
+        rows.chunks_exact(row_bytes).position(|row| !good(row))
     }
 
     /// Reads back the file's block `index` of row `r` of a panel; `block` has the block's length.
@@ -324,6 +347,10 @@ impl Field {
 
 fn f32_is_finite(bytes: [u8; 4]) -> bool {
     u32::from_le_bytes(bytes) & 0x7f80_0000 != 0x7f80_0000
+}
+
+fn bf16_is_finite(bytes: [u8; 2]) -> bool {
+    f32_is_finite([0, 0, bytes[0], bytes[1]])
 }
 
 fn f16_is_finite(bytes: [u8; 2]) -> bool {
