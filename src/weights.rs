@@ -61,75 +61,30 @@ pub(crate) struct LinearSpec {
     scale: f32,
 }
 
-/// A source with what is needed to take tensors out of it.
-pub(crate) struct Weights<'a> {
+/// A source whose tensors come in the model's arrangement, on any thread.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
     source: &'a dyn WeightSource,
     conventions: Conventions,
+}
+
+/// A source with what is needed to take tensors out of it.
+pub(crate) struct Weights<'a> {
+    reader: Reader<'a>,
     cpu: &'a Cpu,
     quantizer: &'a dyn Quantizer,
     progress: &'a mut Progress<'a>,
     done: u64,
+    /// Bytes read aside from the weights, to be told with the next of them.
+    aside: Cell<usize>,
     total: u64,
 }
 
-impl<'a> Weights<'a> {
-    pub(crate) fn new(
-        source: &'a dyn WeightSource,
-        cpu: &'a Cpu,
-        quantizer: &'a dyn Quantizer,
-        progress: &'a mut Progress<'a>,
-    ) -> Weights<'a> {
-        let total = source.tensors().iter().map(|t| t.size_in_bytes as u64).fold(0, u64::saturating_add);
-        Weights { source, conventions: Conventions::default(), cpu, quantizer, progress, done: 0, total }
-    }
-
-    /// Says how the tensors that are read from now on are stored.
-    pub(crate) fn set_conventions(&mut self, conventions: Conventions) {
-        self.conventions = conventions;
-    }
-
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.source.tensor(name).is_some()
-    }
-
-    /// The shape of a tensor, outermost dimension first.
-    pub(crate) fn shape(&self, name: &str) -> Result<&[usize]> {
-        Ok(&self.info(name)?.shape)
-    }
-
+impl<'a> Reader<'a> {
     fn info(&self, name: &str) -> Result<&'a TensorInfo> {
         self.source.tensor(name).ok_or_else(|| {
             SourceError::MissingTensor { source_name: self.source.name().to_string(), tensor: name.to_string() }.into()
         })
-    }
-
-    /// The tensor, if it has this shape and a type that the kernels compute with.
-    fn checked(&self, name: &str, shape: &[usize]) -> Result<&'a TensorInfo> {
-        let info = self.info(name)?;
-        let source_name = || self.source.name().to_string();
-        if info.shape != shape {
-            return Err(SourceError::TensorShape {
-                source_name: source_name(),
-                tensor: name.to_string(),
-                expected: shape.to_vec(),
-                found: info.shape.clone(),
-            }
-            .into());
-        }
-        if !info.dtype.is_supported() {
-            return Err(SourceError::UnsupportedType {
-                source_name: source_name(),
-                tensor: name.to_string(),
-                dtype: info.dtype.to_string(),
-            }
-            .into());
-        }
-        Ok(info)
-    }
-
-    fn read(&mut self, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
-        self.fetch(name, offset, buffer)?;
-        self.advance(buffer.len())
     }
 
     /// Bytes of a tensor in the model's arrangement.
@@ -140,15 +95,6 @@ impl<'a> Weights<'a> {
             }
             _ => self.source.read(name, offset as u64, buffer),
         }
-    }
-
-    /// Reports more bytes as done.
-    fn advance(&mut self, bytes: usize) -> Result<()> {
-        self.done += bytes as u64;
-        if !(self.progress)(self.done, self.total.max(self.done)) {
-            return Err(SourceError::Cancelled { source_name: self.source.name().to_string() }.into());
-        }
-        Ok(())
     }
 
     /// Reads whole heads and takes the rows from where they belong: exact for every type, as no block reaches over a
@@ -175,6 +121,71 @@ impl<'a> Weights<'a> {
         }
         Ok(())
     }
+}
+
+impl<'a> Weights<'a> {
+    pub(crate) fn new(
+        source: &'a dyn WeightSource,
+        cpu: &'a Cpu,
+        quantizer: &'a dyn Quantizer,
+        progress: &'a mut Progress<'a>,
+    ) -> Weights<'a> {
+        let total = source.tensors().iter().map(|t| t.size_in_bytes as u64).fold(0, u64::saturating_add);
+        let reader = Reader { source, conventions: Conventions::default() };
+        Weights { reader, cpu, quantizer, progress, done: 0, aside: Cell::new(0), total }
+    }
+
+    /// Says how the tensors that are read from now on are stored.
+    pub(crate) fn set_conventions(&mut self, conventions: Conventions) {
+        self.reader.conventions = conventions;
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.reader.source.tensor(name).is_some()
+    }
+
+    /// The shape of a tensor, outermost dimension first.
+    pub(crate) fn shape(&self, name: &str) -> Result<&[usize]> {
+        Ok(&self.reader.info(name)?.shape)
+    }
+
+    /// The tensor, if it has this shape and a type that the kernels compute with.
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<&'a TensorInfo> {
+        let info = self.reader.info(name)?;
+        let source_name = || self.reader.source.name().to_string();
+        if info.shape != shape {
+            return Err(SourceError::TensorShape {
+                source_name: source_name(),
+                tensor: name.to_string(),
+                expected: shape.to_vec(),
+                found: info.shape.clone(),
+            }
+            .into());
+        }
+        if !info.dtype.is_supported() {
+            return Err(SourceError::UnsupportedType {
+                source_name: source_name(),
+                tensor: name.to_string(),
+                dtype: info.dtype.to_string(),
+            }
+            .into());
+        }
+        Ok(info)
+    }
+
+    fn read(&mut self, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
+        self.reader.fetch(name, offset, buffer)?;
+        self.advance(buffer.len())
+    }
+
+    /// Reports more bytes as done.
+    fn advance(&mut self, bytes: usize) -> Result<()> {
+        self.done += (bytes + self.aside.take()) as u64;
+        if !(self.progress)(self.done, self.total.max(self.done)) {
+            return Err(SourceError::Cancelled { source_name: self.reader.source.name().to_string() }.into());
+        }
+        Ok(())
+    }
 
     /// A vector of `len` values, widened to f32.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
@@ -188,7 +199,7 @@ impl<'a> Weights<'a> {
             return Err(BuildError::NotFiniteWeight { tensor, dtype, row: 0 }.into());
         }
         if name.rsplit('.').nth(1).is_some_and(|module| module.ends_with("norm")) {
-            values.iter_mut().for_each(|w| *w += self.conventions.norm_offset);
+            values.iter_mut().for_each(|w| *w += self.reader.conventions.norm_offset);
         }
         Ok(values)
     }
@@ -212,25 +223,30 @@ impl<'a> Weights<'a> {
     ) -> Result<LinearSpec> {
         let dtype = self.checked(&site.name, &[total_rows, cols])?.dtype;
         let info = WeightInfo::new(site, dtype, range.len(), cols);
-        let scale = self.scale_of(&info.site.name)?;
+        let (scale, bytes) = self.scale_of(&info.site.name)?;
+        // The parts of a tensor share it.
+        self.aside.set(self.aside.get() + if range.start == 0 { bytes } else { 0 });
         Ok(LinearSpec { info, total_rows, first_row: range.start, scale })
     }
 
-    /// The factor of a weight that its file has apart from it, as NVFP4 files do: `x.scale` beside `x.weight`.
-    fn scale_of(&self, weight: &str) -> Result<f32> {
-        let Some(name) = weight.strip_suffix(".weight").map(|base| format!("{base}.scale")) else { return Ok(1.0) };
+    /// The factor of a weight that its file has apart from it, as NVFP4 files do: `x.scale` beside `x.weight`; and its
+    /// size in bytes.
+    fn scale_of(&self, weight: &str) -> Result<(f32, usize)> {
+        let Some(name) = weight.strip_suffix(".weight").map(|base| format!("{base}.scale")) else {
+            return Ok((1.0, 0));
+        };
         if !self.has(&name) {
-            return Ok(1.0);
+            return Ok((1.0, 0));
         }
         let dtype = self.checked(&name, &[1])?.dtype;
         let mut bytes = vec![0; self.row_bytes(&name, dtype, 1)?];
-        self.source.read(&name, 0, &mut bytes)?;
+        self.reader.source.read(&name, 0, &mut bytes)?;
         let mut scale = [0.0];
         kernel::dequantize(dtype, &bytes, &mut scale)?;
         if !scale[0].is_finite() {
             return Err(BuildError::NotFiniteWeight { tensor: name, dtype: dtype.to_string(), row: 0 }.into());
         }
-        Ok(scale[0])
+        Ok((scale[0], bytes.len()))
     }
 
     /// Shows the quantizer everything that it will get.
@@ -259,30 +275,29 @@ impl<'a> Weights<'a> {
             .iter()
             .map(|linear| self.row_bytes(&linear.info.site.name, linear.info.dtype, linear.info.cols))
             .collect::<Result<Vec<usize>>>()?;
-        let cpu = self.cpu;
+        let (cpu, reader) = (self.cpu, self.reader);
         // How far each weight was read: reading a part again is no progress.
         let read: Vec<Cell<usize>> = linears.iter().map(|_| Cell::new(0)).collect();
         let weights = RefCell::new(self);
-        let readers: Vec<_> = linears
+        let calls: Vec<_> = linears
             .iter()
             .zip(&row_bytes)
             .zip(&read)
             .map(|((linear, row_bytes), read)| {
                 let (name, start) = (&linear.info.site.name, linear.first_row * row_bytes);
                 let weights = &weights;
-                move |offset: usize, buffer: &mut [u8]| -> Result<()> {
-                    let weights = &mut *weights.borrow_mut();
-                    weights.fetch(name, start + offset, buffer)?;
-                    let end = offset + buffer.len();
+                let fetch = move |offset: usize, buffer: &mut [u8]| reader.fetch(name, start + offset, buffer);
+                let done = move |end: usize| -> Result<()> {
                     let new = end.saturating_sub(read.get());
                     read.set(read.get() + new);
-                    weights.advance(new)
-                }
+                    weights.borrow_mut().advance(new)
+                };
+                (fetch, done)
             })
             .collect();
-        let views = linears.iter().zip(&row_bytes).zip(&readers);
-        let views = views.map(|((linear, row_bytes), read)| {
-            WeightView::new(linear.info.clone(), *row_bytes, read).with_scale(linear.scale)
+        let views = linears.iter().zip(&row_bytes).zip(&calls);
+        let views = views.map(|((linear, row_bytes), (fetch, done))| {
+            WeightView::new(linear.info.clone(), *row_bytes, fetch, done).with_scale(linear.scale)
         });
         let group = LinearGroup::new(cpu, views.collect());
         let QuantizedGroup { matrices } = guarded(quantizer, || quantizer.quantize(&group, &Calibration::none()))?;
@@ -297,7 +312,7 @@ impl<'a> Weights<'a> {
     fn row_bytes(&self, name: &str, dtype: Dtype, cols: usize) -> Result<usize> {
         dtype.size_in_bytes(cols).filter(|&bytes| bytes > 0).ok_or_else(|| {
             SourceError::TensorShape {
-                source_name: self.source.name().to_string(),
+                source_name: self.reader.source.name().to_string(),
                 tensor: name.to_string(),
                 expected: vec![cols.next_multiple_of(dtype.block_len())],
                 found: vec![cols],

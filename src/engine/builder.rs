@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use super::answer::guarded;
@@ -236,11 +239,10 @@ impl EngineBuilder {
             return Err(BuildError::Device { device: device.to_string() }.into());
         }
         let cpu = self.cpu()?;
-        let metadata = self.source.metadata();
-        let tokenizer = Tokenizer::from_metadata(metadata)?;
+        let (tokenizer, model) = self.tokenizer_and_model(&cpu)?;
         let template = match self.template.take() {
             Some(template) => Some(template),
-            None => match metadata.string("tokenizer.chat_template")? {
+            None => match self.source.metadata().string("tokenizer.chat_template")? {
                 Some(text) => Some(ChatTemplate::new(text)?),
                 None if ["<|im_start|>", "<|im_end|>"].iter().all(|t| tokenizer.token_id(t).is_some()) => {
                     Some(ChatTemplate::chatml())
@@ -249,7 +251,6 @@ impl EngineBuilder {
             },
         };
         // Quantizers are foreign code as long as their matrices are asked anything.
-        let model = guarded("model", "load", || self.model(&cpu))?;
         if !guarded("quant", self.quantizer.name(), || Ok(model.row_invariant()))? {
             let other = match (&self.drafter, self.require_invariance) {
                 (_, true) => Some("`require_invariance(true)`".to_string()),
@@ -317,14 +318,40 @@ impl EngineBuilder {
         })
     }
 
-    fn model(&mut self, cpu: &Cpu) -> Result<Box<dyn Model>> {
+    /// Reads both, the tokenizer on a thread of its own where the engine may have several: a large vocabulary takes as long
+    /// as the weights of a small model. An error of the tokenizer comes first, and ends the reading of weights.
+    fn tokenizer_and_model(&mut self, cpu: &Cpu) -> Result<(Tokenizer, Box<dyn Model>)> {
         #[cfg(any(test, feature = "testing"))]
         if let Some(script) = self.script.take() {
+            let tokenizer = Tokenizer::from_metadata(self.source.metadata())?;
             self.kv_format = Some(KvFormat::F32);
             let (vocab_size, context_length) = crate::model::Scripted::sizes(self.source.metadata())?;
-            return Ok(Box::new(crate::model::Scripted { vocab_size, context_length, script }));
+            return Ok((tokenizer, Box::new(crate::model::Scripted { vocab_size, context_length, script })));
         }
-        Ok(Box::new(Decoder::load(&*self.source, cpu, self.precision, &*self.quantizer, &mut *self.progress)?))
+        let (source, quantizer, precision) = (&*self.source, &*self.quantizer, self.precision);
+        let progress = &mut self.progress;
+        let model = |progress: &mut dyn FnMut(u64, u64) -> bool| {
+            guarded("model", "load", || Decoder::load(source, cpu, precision, quantizer, progress))
+        };
+        let failed = AtomicBool::new(false);
+        let read = || {
+            let tokenizer = Tokenizer::from_metadata(source.metadata());
+            failed.store(tokenizer.is_err(), Ordering::Relaxed);
+            tokenizer
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("candlewick-tokenizer".to_string());
+            let aside = (cpu.pool.threads() > 1).then(|| thread.spawn_scoped(scope, read)).and_then(io::Result::ok);
+            let (tokenizer, model) = match aside {
+                Some(aside) => {
+                    let model = model(&mut |done, all| !failed.load(Ordering::Relaxed) && progress(done, all));
+                    (aside.join().unwrap_or_else(|panic| resume_unwind(panic))?, model)
+                }
+                // One thread, or a system that gives no more.
+                None => (read()?, model(progress)),
+            };
+            Ok((tokenizer, Box::new(model?) as Box<dyn Model>))
+        })
     }
 
     fn cpu(&self) -> Result<Cpu> {

@@ -5,6 +5,7 @@
 //! 16 rows form one 64-byte unit. Nothing is added but padding. A last group with fewer blocks ends after their fields.
 //! Knows the formats, no arithmetic.
 
+use super::interleave::{self, Rows};
 use crate::source::Dtype;
 
 /// Rows per panel: the lanes of the kernels.
@@ -184,10 +185,11 @@ impl Layout {
     /// Writes one panel. `rows` holds up to 16 rows of file bytes, `row_bytes` each; missing rows stay as they
     /// are. `panel` has the length of [`panel_bytes`](Self::panel_bytes).
     pub(crate) fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+        if rows.len() == PANEL * row_bytes {
+            return self.pack_whole_panel(&interleave::rows(rows, row_bytes), row_bytes, panel);
+        }
         if self.dtype.block_len() == 1 {
-            // One element per block: the whole row is one field.
-            let width = self.dtype.block_bytes();
-            let whole = Field { file: 0, width, count: row_bytes / width, packed: 0, step: 0, coding: Coding::Plain };
+            let whole = self.whole_row(row_bytes);
             for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
                 whole.pack(row, 0, r, panel);
             }
@@ -206,25 +208,72 @@ impl Layout {
         }
     }
 
+    /// [`pack_panel`](Self::pack_panel) where no row is missing: field by field for all rows at once, so that what is
+    /// written stays in the first-level cache.
+    fn pack_whole_panel(&self, rows: &Rows<'_>, row_bytes: usize, panel: &mut [u8]) {
+        if self.dtype.block_len() == 1 {
+            return self.whole_row(row_bytes).pack_rows(rows, 0, panel);
+        }
+        let (block_bytes, blocks) = (self.dtype.block_bytes(), row_bytes / self.dtype.block_bytes());
+        for (g, packed) in panel.chunks_mut(self.group_bytes).enumerate() {
+            let first = g * self.group_blocks;
+            for block in first..blocks.min(first + self.group_blocks) {
+                for field in self.fields {
+                    let to = field.packed + (block - first) * field.step;
+                    field.pack_rows(rows, block * block_bytes + field.file, &mut packed[to..]);
+                }
+            }
+        }
+    }
+
+    /// Where a block is one element, a row is one field.
+    fn whole_row(&self, row_bytes: usize) -> Field {
+        let width = self.dtype.block_bytes();
+        Field { file: 0, width, count: row_bytes / width, packed: 0, step: 0, coding: Coding::Plain }
+    }
+
+    /// Whether all weights or scales of a packed panel are numbers; padding is zeros, which are.
+    pub(crate) fn is_finite(&self, panel: &[u8]) -> bool {
+        // Without an early exit, so that whole lines are looked at by vector instructions.
+        let lines_are = |width: usize, bytes: &[u8]| match (self.dtype, width) {
+            (Dtype::F32, _) => bytes.as_chunks().0.iter().fold(true, |all, x| all & f32_is_finite(*x)),
+            (Dtype::BF16, _) => bytes.as_chunks::<2>().0.iter().fold(true, |all, x| all & bf16_is_finite(*x)),
+            (_, 2) => bytes.as_chunks().0.iter().fold(true, |all, x| all & f16_is_finite(*x)),
+            _ => bytes.iter().fold(true, |all, e| all & (*e <= MOST_EXPONENT)),
+        };
+        if self.dtype.block_len() == 1 {
+            return lines_are(self.dtype.block_bytes(), panel);
+        }
+        panel.chunks(self.group_bytes).all(|group| {
+            self.factors().all(|field| {
+                (0..self.group_blocks).all(|j| {
+                    let line = &group[field.packed + j * field.step..][..field.width * PANEL];
+                    lines_are(field.width, line)
+                })
+            })
+        })
+    }
+
+    /// In all quantized types, the only fields of one element are the factors of the codes (and planes, which are wider):
+    /// binary16 where it has two bytes, an exponent where it has one.
+    fn factors(&self) -> impl Iterator<Item = &'static Field> {
+        self.fields.iter().filter(|field| field.count == 1 && field.width <= 2)
+    }
+
     /// The first of the rows in which a weight or a block's scale is infinite or not a number.
     pub(crate) fn first_not_finite(&self, rows: &[u8], row_bytes: usize) -> Option<usize> {
-        // In all quantized types, the only fields of one element are the factors of the codes (and planes, which are
-        // wider): binary16 where it has two bytes, an exponent where it has one.
-        let factors = |width| self.fields.iter().filter(move |field| field.count == 1 && field.width == width);
-        // Without an early exit, so that whole rows are looked at by vector instructions.
-        let bad = |row: &[u8]| match self.dtype {
-            Dtype::F32 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f32_is_finite(*x)),
-            Dtype::F16 => row.as_chunks().0.iter().fold(false, |bad, x| bad | !f16_is_finite(*x)),
-            Dtype::BF16 => row.as_chunks::<2>().0.iter().fold(false, |bad, x| bad | !f32_is_finite([0, 0, x[0], x[1]])),
-            dtype => {
-                let step = dtype.block_bytes();
-                factors(2).any(|field| {
-                    let ends = row[field.file..].chunks(step).map(|block| [block[0], block[1]]);
-                    ends.fold(false, |bad, bits| bad | !f16_is_finite(bits))
-                }) || factors(1).any(|field| row[field.file..].iter().step_by(step).any(|e| *e > MOST_EXPONENT))
-            }
+        let good = |row: &[u8]| match self.dtype {
+            Dtype::F32 => row.as_chunks().0.iter().all(|x| f32_is_finite(*x)),
+            Dtype::F16 => row.as_chunks().0.iter().all(|x| f16_is_finite(*x)),
+            Dtype::BF16 => row.as_chunks().0.iter().all(|x| bf16_is_finite(*x)),
+            dtype => row.chunks_exact(dtype.block_bytes()).all(|block| {
+                self.factors().all(|field| match field.width {
+                    1 => block[field.file] <= MOST_EXPONENT,
+                    _ => f16_is_finite([block[field.file], block[field.file + 1]]),
+                })
+            }),
         };
-        rows.chunks_exact(row_bytes).position(bad)
+        rows.chunks_exact(row_bytes).position(|row| !good(row))
     }
 
     /// Reads back the file's block `index` of row `r` of a panel; `block` has the block's length.
@@ -238,6 +287,34 @@ impl Layout {
 }
 
 impl Field {
+    /// The field of 16 rows, which begins at `from` in each, to the start of `target`.
+    fn pack_rows(&self, rows: &Rows<'_>, from: usize, target: &mut [u8]) {
+        let bytes = self.width * self.count;
+        let target = &mut target[..bytes * PANEL];
+        // Of every row at a time: 16 bytes, or 4 where the elements are bytes, and the rest element by element.
+        let part = if self.width == 1 { 4 } else { 16 };
+        let mut parts = target.chunks_exact_mut(part * PANEL);
+        let mut at = from;
+        for lines in &mut parts {
+            match (self.coding, self.width) {
+                (Coding::Excess128, _) => interleave::words(rows, at, lines, |byte| byte ^ 0x80),
+                (_, 1) => interleave::bytes(rows, at, lines),
+                (_, 2) => interleave::halves(rows, at, lines),
+                _ => interleave::words(rows, at, lines, |byte| byte),
+            }
+            at += part;
+        }
+        for line in parts.into_remainder().chunks_exact_mut(self.width * PANEL) {
+            match (self.coding, self.width) {
+                (Coding::Planes, _) => interleave::one(rows, at, line, to_planes),
+                (_, 1) => interleave::one::<1>(rows, at, line, |bytes| bytes),
+                (_, 2) => interleave::one::<2>(rows, at, line, |bytes| bytes),
+                _ => interleave::one::<4>(rows, at, line, |bytes| bytes),
+            }
+            at += self.width;
+        }
+    }
+
     fn pack(&self, block: &[u8], j: usize, r: usize, packed: &mut [u8]) {
         let source = &block[self.file..self.file + self.width * self.count];
         let target = &mut packed[self.packed + j * self.step..];
@@ -272,6 +349,10 @@ fn f32_is_finite(bytes: [u8; 4]) -> bool {
     u32::from_le_bytes(bytes) & 0x7f80_0000 != 0x7f80_0000
 }
 
+fn bf16_is_finite(bytes: [u8; 2]) -> bool {
+    f32_is_finite([0, 0, bytes[0], bytes[1]])
+}
+
 fn f16_is_finite(bytes: [u8; 2]) -> bool {
     u16::from_le_bytes(bytes) & 0x7c00 != 0x7c00
 }
@@ -285,12 +366,14 @@ fn scatter<const W: usize>(source: &[u8], target: &mut [u8], r: usize, code: imp
 }
 
 fn to_planes(bits: [u8; 4]) -> [u8; 4] {
-    let bits = u32::from_le_bytes(bits);
-    let mut planes = [0u8; 4];
-    for value in 0..32 {
-        planes[value % 4] |= ((bits >> value & 1) as u8) << (value / 4);
+    let mut x = u32::from_le_bytes(bits);
+    // A bit's place has five bits, two for the byte of its plane and three for the unit, in the wrong order: they are
+    // exchanged two at a time, the distance of two places being that of the bits' values.
+    for (distance, from) in [(3, 0x0a0a_0a0a), (6, 0x00cc_00cc), (12, 0x0000_f0f0), (8, 0x0000_ff00)] {
+        let changed = (x >> distance ^ x) & from;
+        x ^= changed ^ changed << distance;
     }
-    planes
+    x.to_le_bytes()
 }
 
 fn from_planes(planes: [u8; 4]) -> [u8; 4] {

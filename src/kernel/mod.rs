@@ -9,6 +9,7 @@ mod dense;
 mod float;
 mod format;
 mod int8;
+mod interleave;
 mod isa;
 mod kv;
 mod lanes;

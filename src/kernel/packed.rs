@@ -4,7 +4,9 @@
 //! [`Layout`], no arithmetic of its own.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::format::{layout, Layout, MAX_BLOCK_BYTES, PANEL};
 use super::isa::Cpu;
@@ -12,6 +14,9 @@ use super::memory::{Buffer, Shared};
 use super::scalar::dequantize_block;
 use crate::error::KernelError;
 use crate::source::Dtype;
+
+/// Packed bytes per task: enough tasks to balance, each long against the cost of a task, small enough for a core's cache.
+const TASK_BYTES: usize = 256 << 10;
 
 /// Weights `[rows, cols]` of one storage type, in panels of 16 interleaved rows.
 ///
@@ -79,45 +84,87 @@ impl PackedMatrix {
             let dtype = self.dtype().name();
             return Err(KernelError::Length { dtype, expected: row_bytes, actual: bytes.len() });
         }
-        let end_row = first_row.saturating_add(bytes.len() / row_bytes);
+        let rows = first_row..first_row.saturating_add(bytes.len() / row_bytes);
+        self.pack_tasks(cpu, rows, check, &|rows, pack| {
+            pack(&bytes[(rows.start - first_row) * row_bytes..(rows.end - first_row) * row_bytes])
+        })
+    }
+
+    /// Packs rows that `read` reads, in parallel: every thread reads a part of them and packs it from its cache. `read` gets
+    /// the first row of a part and room for its bytes, which are whole rows. If several parts fail, the first counts.
+    ///
+    /// # Errors
+    /// Those of `read`, and of [`pack_rows`](Self::pack_rows).
+    pub(crate) fn pack_read<E: From<KernelError> + Send>(
+        &mut self,
+        cpu: &Cpu,
+        rows: Range<usize>,
+        read: &(dyn Fn(usize, &mut [u8]) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
+        let row_bytes = self.row_bytes();
+        // As many as threads are in here at the same time.
+        let buffers = Mutex::new(Vec::<Vec<u8>>::new());
+        let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pack_tasks(cpu, rows, true, &|rows, pack| {
+            let mut buffer = lock().pop().unwrap_or_default();
+            buffer.resize(rows.len() * row_bytes, 0);
+            let done = read(rows.start, &mut buffer).and_then(|()| pack(&buffer).map_err(E::from));
+            lock().push(buffer);
+            done
+        })
+    }
+
+    /// Cuts the rows into tasks. `task` gets rows and what packs their bytes.
+    fn pack_tasks<E: From<KernelError> + Send>(
+        &mut self,
+        cpu: &Cpu,
+        rows: Range<usize>,
+        check: bool,
+        task: &(dyn Fn(Range<usize>, &dyn Fn(&[u8]) -> Result<(), KernelError>) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
+        let Range { start: first_row, end: end_row } = rows;
         if !first_row.is_multiple_of(PANEL)
             || end_row > self.rows
             || (!end_row.is_multiple_of(PANEL) && end_row != self.rows)
         {
-            return Err(KernelError::RowRange { first_row, end_row, rows: self.rows });
+            return Err(KernelError::RowRange { first_row, end_row, rows: self.rows }.into());
         }
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (layout, panel_bytes) = (self.layout, self.panel_bytes);
-        let first_panel = first_row / PANEL;
+        let (layout, row_bytes, panel_bytes) = (self.layout, self.row_bytes(), self.panel_bytes);
         let data = Shared(self.buffer.as_mut_slice().as_mut_ptr());
-        // Around 256 KiB per task: enough of them to balance, each long against the cost of a task.
-        let panels_per_task = ((256 << 10) / panel_bytes).max(1);
-        let task_bytes = panels_per_task * PANEL * row_bytes;
-        // The first row that is not finite, whichever task finds it.
-        let bad_row = AtomicUsize::new(usize::MAX);
-        cpu.pool.run(bytes.len().div_ceil(task_bytes), &|task| {
-            let start = task * task_bytes;
-            let rows = &bytes[start..bytes.len().min(start + task_bytes)];
-            for (i, rows) in rows.chunks(PANEL * row_bytes).enumerate() {
-                let panel = first_panel + task * panels_per_task + i;
-                // SAFETY: the panel lies inside the buffer, since its rows do; tasks have disjoint panels; the
-                // buffer is borrowed mutably until `run` returns.
-                let packed =
-                    unsafe { std::slice::from_raw_parts_mut(data.get().add(panel * panel_bytes), panel_bytes) };
-                layout.pack_panel(rows, row_bytes, packed);
-                // Afterwards the rows are in a cache.
-                if let Some(row) = check.then(|| layout.first_not_finite(rows, row_bytes)).flatten() {
-                    bad_row.fetch_min(panel * PANEL + row, Ordering::Relaxed);
-                    return;
+        let rows_per_task = (TASK_BYTES / panel_bytes).max(1) * PANEL;
+        // The first task that failed, and why.
+        let failed = AtomicUsize::new(usize::MAX);
+        let error = Mutex::new(None);
+        let lock = || error.lock().unwrap_or_else(PoisonError::into_inner);
+        cpu.pool.run(rows.len().div_ceil(rows_per_task), &|index| {
+            if failed.load(Ordering::Relaxed) < index {
+                return;
+            }
+            let first = first_row + index * rows_per_task;
+            let done = task(first..end_row.min(first + rows_per_task), &|bytes| {
+                for (i, rows) in bytes.chunks(PANEL * row_bytes).enumerate() {
+                    let panel = first / PANEL + i;
+                    // SAFETY: the panel lies inside the buffer, since its rows do; tasks have disjoint panels; the
+                    // buffer is borrowed mutably until `run` returns.
+                    let packed =
+                        unsafe { std::slice::from_raw_parts_mut(data.get().add(panel * panel_bytes), panel_bytes) };
+                    layout.pack_panel(rows, row_bytes, packed);
+                    if check && !layout.is_finite(packed) {
+                        let row = layout.first_not_finite(rows, row_bytes).unwrap_or_default();
+                        let dtype = layout.dtype.name();
+                        return Err(KernelError::NotFinite { dtype, row: panel * PANEL + row });
+                    }
+                }
+                Ok(())
+            });
+            if let Err(problem) = done {
+                let mut error = lock();
+                if failed.fetch_min(index, Ordering::Relaxed) > index {
+                    *error = Some(problem);
                 }
             }
         });
-        match bad_row.into_inner() {
-            usize::MAX => Ok(()),
-            row => Err(KernelError::NotFinite { dtype: self.dtype().name(), row }),
-        }
+        error.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     /// The file's bytes of one row, bit for bit.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::{QuantizedMatrix, Site};
-use crate::kernel::{self, Cpu};
+use crate::kernel::{self, Cpu, PackedMatrix};
 use crate::source::Dtype;
 use crate::{BuildError, Result};
 
@@ -44,10 +44,10 @@ impl WeightInfo {
     }
 
     /// An error that names this weight where the kernels found numbers that are none, passing others on.
-    pub(super) fn named(&self, error: crate::KernelError) -> crate::Error {
-        match error {
-            crate::KernelError::NotFinite { row, .. } => self.not_finite(row),
-            other => other.into(),
+    pub(super) fn named(&self, error: impl Into<crate::Error>) -> crate::Error {
+        match error.into() {
+            crate::Error::Kernel(crate::KernelError::NotFinite { row, .. }) => self.not_finite(row),
+            other => other,
         }
     }
 
@@ -58,13 +58,27 @@ impl WeightInfo {
     }
 }
 
-/// Fills a buffer from a byte offset of the weight.
-pub(crate) type ReadWeight<'a> = dyn Fn(usize, &mut [u8]) -> Result<()> + 'a;
+/// Fills a buffer from a byte offset of the weight, on any thread.
+pub(crate) type ReadWeight<'a> = dyn Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a;
+/// Is told, on the thread that builds, up to which byte a weight was read; may cancel.
+pub(crate) type WeightDone<'a> = dyn Fn(usize) -> Result<()> + 'a;
 
 #[derive(Clone, Copy)]
 enum Data<'a> {
     Bytes(&'a [u8]),
     Read(&'a ReadWeight<'a>),
+}
+
+impl Data<'_> {
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        match self {
+            Data::Bytes(bytes) => {
+                out.copy_from_slice(&bytes[offset..offset + out.len()]);
+                Ok(())
+            }
+            Data::Read(read) => read(offset, out),
+        }
+    }
 }
 
 /// One weight of a group, readable as often as wanted.
@@ -73,6 +87,7 @@ pub struct WeightView<'a> {
     row_bytes: usize,
     scale: f32,
     data: Data<'a>,
+    done: Option<&'a WeightDone<'a>>,
 }
 
 impl fmt::Debug for WeightView<'_> {
@@ -90,7 +105,7 @@ impl<'a> WeightView<'a> {
         let (expected, actual) = (size(&info), bytes.len());
         match info.dtype.size_in_bytes(info.cols) {
             Some(row_bytes) if row_bytes > 0 && expected == Some(actual) => {
-                Ok(WeightView { info, row_bytes, scale: 1.0, data: Data::Bytes(bytes) })
+                Ok(WeightView { info, row_bytes, scale: 1.0, data: Data::Bytes(bytes), done: None })
             }
             _ => {
                 let expected = expected.unwrap_or(usize::MAX);
@@ -99,9 +114,14 @@ impl<'a> WeightView<'a> {
         }
     }
 
-    /// A weight that `read` reads. The caller has checked that rows are whole blocks of `row_bytes`.
-    pub(crate) fn new(info: WeightInfo, row_bytes: usize, read: &'a ReadWeight<'a>) -> WeightView<'a> {
-        WeightView { info, row_bytes, scale: 1.0, data: Data::Read(read) }
+    /// A weight that `read` reads and `done` hears of. The caller has checked that rows are whole blocks of `row_bytes`.
+    pub(crate) fn new(
+        info: WeightInfo,
+        row_bytes: usize,
+        read: &'a ReadWeight<'a>,
+        done: &'a WeightDone<'a>,
+    ) -> WeightView<'a> {
+        WeightView { info, row_bytes, scale: 1.0, data: Data::Read(read), done: Some(done) }
     }
 
     /// The weight whose values are those of its blocks times a factor.
@@ -150,13 +170,28 @@ impl<'a> WeightView<'a> {
         if start > end || end > self.rows() {
             return Err(crate::KernelError::RowRange { first_row: start, end_row: end, rows: self.rows() }.into());
         }
-        let (start, len) = (start * self.row_bytes, (end - start) * self.row_bytes);
-        out.resize(len, 0);
-        match self.data {
-            Data::Bytes(bytes) => out.copy_from_slice(&bytes[start..start + len]),
-            Data::Read(read) => read(start, out)?,
+        out.resize((end - start) * self.row_bytes, 0);
+        self.data.read(start * self.row_bytes, out)?;
+        self.done(end)
+    }
+
+    /// Tells how far the weight was read.
+    fn done(&self, end_row: usize) -> Result<()> {
+        self.done.map_or(Ok(()), |done| done(end_row * self.row_bytes))
+    }
+
+    /// The weight in the kernels' order, bit for bit. All threads read and pack.
+    pub(super) fn packed(&self, cpu: &Cpu) -> Result<PackedMatrix> {
+        let mut matrix = PackedMatrix::allocate(self.dtype(), self.rows(), self.cols())?;
+        let (data, row_bytes) = (self.data, self.row_bytes);
+        for rows in self.parts(row_bytes) {
+            let end = rows.end;
+            matrix
+                .pack_read(cpu, rows, &|row, out| data.read(row * row_bytes, out))
+                .map_err(|error| self.info.named(error))?;
+            self.done(end)?;
         }
-        Ok(())
+        Ok(matrix)
     }
 
     /// The whole weight as f32, `[rows][cols]`: four bytes per value, which for a large head is much.
@@ -187,13 +222,19 @@ impl<'a> WeightView<'a> {
     /// Calls `f` with the first row and the bytes of consecutive parts. All but the last have a multiple of 16 rows;
     /// `row_size` is the memory that a row takes on its way, and bounds the parts.
     pub(super) fn for_each_part(&self, row_size: usize, f: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
-        let step = (PART_BYTES / row_size.max(1) / PART_ROWS).max(1) * PART_ROWS;
         let mut buffer = Vec::new();
-        for first in (0..self.rows()).step_by(step) {
-            self.bytes(first..self.rows().min(first + step), &mut buffer)?;
+        for rows in self.parts(row_size) {
+            let first = rows.start;
+            self.bytes(rows, &mut buffer)?;
             f(first, &buffer)?;
         }
         Ok(())
+    }
+
+    /// The rows that are taken at a time.
+    fn parts(&self, row_size: usize) -> impl Iterator<Item = Range<usize>> {
+        let (rows, step) = (self.rows(), (PART_BYTES / row_size.max(1) / PART_ROWS).max(1) * PART_ROWS);
+        (0..rows).step_by(step).map(move |first| first..rows.min(first + step))
     }
 
     pub(super) fn row_bytes(&self) -> usize {

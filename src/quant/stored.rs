@@ -39,11 +39,7 @@ pub(super) fn pack(cpu: &Cpu, weight: &WeightView<'_>) -> Result<Box<dyn Quantiz
         let problem = format!("the file has a factor apart from its {stored} blocks; requantize it by a rule");
         return Err(weight.info().refused(Stored.name(), problem));
     }
-    let mut matrix = PackedMatrix::allocate(stored, weight.rows(), weight.cols())?;
-    weight.for_each_part(weight.row_bytes(), &mut |first, bytes| {
-        matrix.pack_rows(cpu, first, bytes).map_err(|error| weight.info().named(error))
-    })?;
-    Ok(Box::new(matrix))
+    Ok(Box::new(weight.packed(cpu)?))
 }
 
 /// Values of a format without kernels in one with kernels.

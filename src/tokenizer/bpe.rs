@@ -164,12 +164,15 @@ impl Bpe {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
+            // Looked up once: a vocabulary is large and its table cold, so look-ups are most of a tokenizer's construction.
+            let token = vocabulary.id(&joined);
+            let entry = token.filter(|&id| self.is_entry(vocabulary, id));
             // Text must not turn into a control token, whatever the list says.
-            if vocabulary.id(&joined).is_some() && self.entry(vocabulary, &joined).is_none() {
+            if token.is_some() && entry.is_none() {
                 continue;
             }
             let pair = (self.intern(vocabulary, left), self.intern(vocabulary, right));
-            let symbol = self.intern(vocabulary, &joined);
+            let symbol = entry.unwrap_or_else(|| self.intern(vocabulary, &joined));
             // Of two equal merges the first counts.
             self.merges.entry(pair).or_insert(Merge { rank, symbol });
         }
@@ -205,8 +208,12 @@ impl Bpe {
     }
 
     fn entry(&self, vocabulary: &Vocabulary, text: &str) -> Option<TokenId> {
-        let is_entry = |id: &TokenId| self.takes_user_defined || vocabulary.kind(*id) != Some(TokenKind::UserDefined);
-        vocabulary.plain_id(text).filter(is_entry)
+        vocabulary.id(text).filter(|&id| self.is_entry(vocabulary, id))
+    }
+
+    /// Whether plain text may turn into this token.
+    fn is_entry(&self, vocabulary: &Vocabulary, id: TokenId) -> bool {
+        vocabulary.is_plain(id) && (self.takes_user_defined || vocabulary.kind(id) != Some(TokenKind::UserDefined))
     }
 
     /// Appends the tokens of `text`, which holds no special tokens.

@@ -49,14 +49,15 @@ impl SpecialTokens {
         let mut all = Vec::new();
         let mut stripping = Vec::new();
         for (id, text, kind) in vocabulary.iter() {
-            // Of two tokens with one text the lower id is found.
-            if text.is_empty() || vocabulary.id(text) != Some(id) {
+            if text.is_empty() || !matches!(kind, TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown) {
                 continue;
             }
-            match kind {
-                TokenKind::UserDefined => user_defined.push((id, text)),
-                TokenKind::Control | TokenKind::Unknown => {}
-                _ => continue,
+            // Of two tokens with one text the lower id is found.
+            if vocabulary.id(text) != Some(id) {
+                continue;
+            }
+            if kind == TokenKind::UserDefined {
+                user_defined.push((id, text));
             }
             all.push((id, text));
             if strips(text) {

@@ -141,8 +141,12 @@ impl Vocabulary {
 
     /// The id that plain text may turn into: no control, unknown or byte token, whose texts must stay text.
     pub(crate) fn plain_id(&self, text: &str) -> Option<TokenId> {
-        self.id(text)
-            .filter(|&id| matches!(self.kind(id), Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)))
+        self.id(text).filter(|&id| self.is_plain(id))
+    }
+
+    /// Whether plain text may turn into this token.
+    pub(crate) fn is_plain(&self, id: TokenId) -> bool {
+        matches!(self.kind(id), Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused))
     }
 
     /// The token of a byte in the `<0xXX>` writing.
