@@ -1,7 +1,6 @@
 //! The inputs of a product in the forms the kernels read, computed once for all linears of one input.
 //!
-//! Rows are taken in groups of 8, the last of 1, 2, 4 or 8 with rows of zeros added, and interleaved within a
-//! group, so that a kernel that works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
+//! Rows are taken in groups of 8, the last of those that remain, and interleaved within a group, so that a kernel that works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
 
 use super::format::Layout;
 use super::isa::Cpu;
@@ -240,8 +239,7 @@ impl Activations {
         }
         self.forms = forms;
         let Forms { int8, float, sums } = forms;
-        let padded = padded(rows);
-        let blocks = padded * (cols / 32);
+        let blocks = rows * (cols / 32);
         if int8 {
             grow(&mut self.codes, blocks * 8);
             grow(&mut self.scales, blocks);
@@ -253,7 +251,7 @@ impl Activations {
             }
         }
         if float {
-            grow(&mut self.values, padded * cols);
+            grow(&mut self.values, rows * cols);
         }
         let job = Job {
             input,
@@ -361,14 +359,9 @@ impl Activations {
     }
 }
 
-/// Rows of group `group` of an input of `rows` rows, those of zeros included: 1, 2, 4 or 8.
+/// Rows of group `group` of an input of `rows` rows.
 pub(crate) fn group_width(rows: usize, group: usize) -> usize {
-    GROUP.min(rows - group * GROUP).next_power_of_two()
-}
-
-/// Rows of all groups.
-fn padded(rows: usize) -> usize {
-    rows / GROUP * GROUP + if rows.is_multiple_of(GROUP) { 0 } else { (rows % GROUP).next_power_of_two() }
+    GROUP.min(rows - group * GROUP)
 }
 
 fn takes_int8(layout: &Layout, precision: Precision) -> bool {
@@ -409,20 +402,17 @@ impl Job<'_> {
         let first = group * GROUP;
         let width = group_width(rows, group);
         for c in 0..width {
-            // Rows beyond the last are zeros.
-            let row = if first + c < rows { self.input.row(first + c, cols, made) } else { &[] };
+            let row = self.input.row(first + c, cols, made);
             if let Some(codes) = self.codes {
-                let blocks = row.as_chunks::<32>().0;
-                for b in 0..cols / 32 {
-                    let block = blocks.get(b).unwrap_or(&[0.0; 32]);
+                for (b, block) in row.as_chunks::<32>().0.iter().enumerate() {
                     // SAFETY: block and column are inside this group's part of every buffer.
                     unsafe { self.block(codes, first * (cols / 32), width, c, b, block) };
                 }
             }
             if let Some(values) = self.values {
-                for k in 0..cols {
+                for (k, value) in row.iter().enumerate() {
                     // SAFETY: as above.
-                    unsafe { *values.get().add(first * cols + k * width + c) = row.get(k).copied().unwrap_or(0.0) };
+                    unsafe { *values.get().add(first * cols + k * width + c) = *value };
                 }
             }
         }

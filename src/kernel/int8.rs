@@ -40,11 +40,12 @@ pub(crate) unsafe fn accumulate<V: Lanes, const C: usize, const SUBS: usize, con
     // SAFETY: the caller's promise.
     unsafe {
         let scales = operands.scales.add(b * C);
-        for (sub, (scale, min)) in factors.into_iter().enumerate().take(SUBS) {
-            let at = (b * SUBS + sub) * C;
-            let words = operands.codes.add(b * 8 * C + sub * 4 * C);
+        each_column!(SUBS, SUB => {
+            let (scale, min) = factors[SUB.min(1)];
+            let at = (b * SUBS + SUB) * C;
+            let words = operands.codes.add(b * 8 * C + SUB * 4 * C);
             let starts = operands.starts.wrapping_add(at);
-            let units = units.add(sub * 4);
+            let units = units.add(SUB * 4);
             let dots = V::dot::<C, SUBS, HAS_MIN, BITS>(units, words, starts);
             each_column!(C, COLUMN => {
                 let factor = V::mul(scale, V::splat_f(*scales.add(COLUMN)));
@@ -54,7 +55,7 @@ pub(crate) unsafe fn accumulate<V: Lanes, const C: usize, const SUBS: usize, con
                     sums[COLUMN] = V::fma(min, sum, sums[COLUMN]);
                 }
             });
-        }
+        });
     }
 }
 

@@ -138,21 +138,21 @@ fn run_lanes<V: Lanes>(job: &Job<'_>, panels: Range<usize>) {
     }
 }
 
-/// Runs an expression with `$columns` as a constant: 1, 2, 4 or 8.
+/// Runs an expression with `$columns` as a constant: the rows of a group.
 macro_rules! with_columns {
     ($value:expr, $columns:ident => $body:expr) => {
-        with_columns!(@ $value, $columns, $body, 1 2 4 8)
+        with_columns!(@ $value, $columns, $body, 1 2 3 4 5 6 7 8)
     };
     (@ $value:expr, $columns:ident, $body:expr, $($count:literal)*) => {
         match $value {
             $( $count => { const $columns: usize = $count; $body } )*
-            _ => unreachable!("a group has 1, 2, 4 or 8 rows"),
+            _ => unreachable!("a group has 1 to 8 rows"),
         }
     };
 }
 
 impl Job<'_> {
-    /// Rows of group `group`, added ones included.
+    /// Rows of group `group`.
     fn columns(&self, group: usize) -> usize {
         group_width(self.acts.rows(), group)
     }
@@ -164,17 +164,16 @@ impl Job<'_> {
     /// `f` writes nothing else; no other thread writes this panel's part of the output.
     unsafe fn write(&self, panel: usize, group: usize, f: impl FnOnce(*mut f32, usize)) {
         let row = group * GROUP;
-        let rows = GROUP.min(self.acts.rows() - row);
         let n = self.weights.rows();
         let lanes = PANEL.min(n - panel * PANEL);
         // SAFETY: row and panel lie inside the output.
         let out = unsafe { self.out.get().add(row * n + panel * PANEL) };
-        if lanes == PANEL && rows == self.columns(group) && !self.add {
+        if lanes == PANEL && !self.add {
             return f(out, n);
         }
         let mut aside = [0f32; GROUP * PANEL];
         f(aside.as_mut_ptr(), PANEL);
-        for (c, results) in aside.chunks_exact(PANEL).take(rows).enumerate() {
+        for (c, results) in aside.chunks_exact(PANEL).take(self.columns(group)).enumerate() {
             // SAFETY: `lanes` values of row `row + c` remain from this panel's start, and only this task has them.
             let out = unsafe { std::slice::from_raw_parts_mut(out.add(c * n), lanes) };
             if self.add {

@@ -5,7 +5,7 @@
 use super::activations::Operands;
 use super::format::PANEL;
 use super::int8::accumulate;
-use super::lanes::Lanes;
+use super::lanes::{each_column, Lanes};
 use super::scalar::{FP4_TABLE, IQ4_TABLE};
 
 /// 32 columns of a panel: 8 units of unsigned codes, and per 16 columns (or, with one sub-block, per 32) the scale
@@ -77,11 +77,11 @@ unsafe fn nibbles<V: Lanes>(from: *const u8) -> [V::I; 8] {
     // SAFETY: passed on.
     unsafe {
         let mut units = [V::splat_i(0); 8];
-        for u in 0..4 {
-            let bytes = V::load_i(from.add(u * 64));
-            units[u] = bits::<V>(bytes, 0, 15);
-            units[u + 4] = bits::<V>(bytes, 4, 15);
-        }
+        each_column!(4, U => {
+            let bytes = V::load_i(from.add(U * 64));
+            units[U] = bits::<V>(bytes, 0, 15);
+            units[U + 4] = bits::<V>(bytes, 4, 15);
+        });
         units
     }
 }
@@ -242,9 +242,9 @@ format! {
     /// d [2][16], then 8 units per block.
     Q8_0: 2 blocks, 1088 bytes, 8 bits, offset 128, 1 sub, min false; |group, j, V| {
         let mut units = [V::splat_i(0); 8];
-        for (u, unit) in units.iter_mut().enumerate() {
-            *unit = V::load_i(group.add(64 + j * 512 + u * 64));
-        }
+        each_column!(8, U => {
+            units[U] = V::load_i(group.add(64 + j * 512 + U * 64));
+        });
         Block { units, scale: [V::load_f16(group.add(j * 32)), zero::<V>()], min: [zero::<V>(); 2] }
     }
 }
@@ -253,9 +253,9 @@ format! {
     /// d, dmin, scales [16][16] (low nibble scale, high nibble min), 16 units of four 2-bit codes.
     Q2_K: 8 blocks, 1344 bytes, 2 bits, offset 0, 2 sub, min true; |group, j, V| {
         let mut units = [V::splat_i(0); 8];
-        for (u, unit) in units.iter_mut().enumerate() {
-            *unit = bits::<V>(V::load_i(group.add(320 + (j / 4 * 8 + u) * 64)), j as u32 % 4 * 2, 3);
-        }
+        each_column!(8, U => {
+            units[U] = bits::<V>(V::load_i(group.add(320 + (j / 4 * 8 + U) * 64)), j as u32 % 4 * 2, 3);
+        });
         let (d, dmin) = (V::load_f16(group), V::load_f16(group.add(32)));
         let (mut scale, mut min) = ([zero::<V>(); 2], [zero::<V>(); 2]);
         for sub in 0..2 {
@@ -271,11 +271,11 @@ format! {
     /// d, scales [12][16], 8 units of third bits (bit j for block j), 16 units of four 2-bit codes.
     Q3_K: 8 blocks, 1792 bytes, 3 bits, offset 4, 2 sub, min false; |group, j, V| {
         let mut units = [V::splat_i(0); 8];
-        for (u, unit) in units.iter_mut().enumerate() {
-            let low = bits::<V>(V::load_i(group.add(768 + (j / 4 * 8 + u) * 64)), j as u32 % 4 * 2, 3);
-            let high = bits::<V>(V::load_i(group.add(256 + u * 64)), j as u32, 1);
-            *unit = V::or(low, V::shl(high, 2));
-        }
+        each_column!(8, U => {
+            let low = bits::<V>(V::load_i(group.add(768 + (j / 4 * 8 + U) * 64)), j as u32 % 4 * 2, 3);
+            let high = bits::<V>(V::load_i(group.add(256 + U * 64)), j as u32, 1);
+            units[U] = V::or(low, V::shl(high, 2));
+        });
         let d = V::load_f16(group);
         let mut scale = [zero::<V>(); 2];
         for (sub, scale) in scale.iter_mut().enumerate() {
@@ -294,9 +294,9 @@ format! {
     /// d, dmin, scales [12][16], 32 units of two nibbles.
     Q4_K: 8 blocks, 2304 bytes, 4 bits, offset 0, 1 sub, min true; |group, j, V| {
         let mut units = [V::splat_i(0); 8];
-        for (u, unit) in units.iter_mut().enumerate() {
-            *unit = bits::<V>(V::load_i(group.add(256 + (j / 2 * 8 + u) * 64)), j as u32 % 2 * 4, 15);
-        }
+        each_column!(8, U => {
+            units[U] = bits::<V>(V::load_i(group.add(256 + (j / 2 * 8 + U) * 64)), j as u32 % 2 * 4, 15);
+        });
         let (scale, min) = six_bit_scales::<V>(group, j);
         Block { units, scale: [scale, zero::<V>()], min: [min, zero::<V>()] }
     }
@@ -306,11 +306,11 @@ format! {
     /// d, dmin, scales [12][16], 8 units of fifth bits (bit j for block j), 32 units of two nibbles.
     Q5_K: 8 blocks, 2816 bytes, 5 bits, offset 0, 1 sub, min true; |group, j, V| {
         let mut units = [V::splat_i(0); 8];
-        for (u, unit) in units.iter_mut().enumerate() {
-            let low = bits::<V>(V::load_i(group.add(768 + (j / 2 * 8 + u) * 64)), j as u32 % 2 * 4, 15);
-            let high = bits::<V>(V::load_i(group.add(256 + u * 64)), j as u32, 1);
-            *unit = V::or(low, V::shl(high, 4));
-        }
+        each_column!(8, U => {
+            let low = bits::<V>(V::load_i(group.add(768 + (j / 2 * 8 + U) * 64)), j as u32 % 2 * 4, 15);
+            let high = bits::<V>(V::load_i(group.add(256 + U * 64)), j as u32, 1);
+            units[U] = V::or(low, V::shl(high, 4));
+        });
         let (scale, min) = six_bit_scales::<V>(group, j);
         Block { units, scale: [scale, zero::<V>()], min: [min, zero::<V>()] }
     }
@@ -322,12 +322,12 @@ format! {
     Q6_K: 8 blocks, 3392 bytes, 6 bits, offset 32, 2 sub, min false; |group, j, V| {
         let (half, part) = (j / 4, j % 4);
         let mut units = [V::splat_i(0); 8];
-        for (u, unit) in units.iter_mut().enumerate() {
-            let high = V::load_i(group.add(320 + half * 1536 + u * 64));
-            let low = V::load_i(group.add(832 + half * 1536 + (part % 2 * 8 + u) * 64));
+        each_column!(8, U => {
+            let high = V::load_i(group.add(320 + half * 1536 + U * 64));
+            let low = V::load_i(group.add(832 + half * 1536 + (part % 2 * 8 + U) * 64));
             let high = bits::<V>(high, part as u32 * 2, 3);
-            *unit = V::or(bits::<V>(low, part as u32 / 2 * 4, 15), V::shl(high, 4));
-        }
+            units[U] = V::or(bits::<V>(low, part as u32 / 2 * 4, 15), V::shl(high, 4));
+        });
         let d = V::load_f16(group);
         let mut scale = [zero::<V>(); 2];
         for (sub, scale) in scale.iter_mut().enumerate() {

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{Kernel, Lanes};
+use super::{each_column, Kernel, Lanes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
@@ -61,20 +61,30 @@ impl DotProduct for Pairs {
         // SAFETY: the caller's promise.
         unsafe {
             let mut out = [[_mm256_setzero_si256(); 2]; C];
-            // Two or four columns at a time: 16-bit sums of both halves take eight of the sixteen registers.
-            let mut at = 0;
-            while at < C {
-                let width = if C == 1 {
-                    out[at] = columns::<1, SUBS, BITS>(units, words.add(at), C)[0];
-                    1
-                } else if C == 2 || BITS > 6 {
-                    out[at..at + 2].copy_from_slice(&columns::<2, SUBS, BITS>(units, words.add(at), C));
-                    2
+            // As many columns at a time as leave registers for the products: four, or two of codes that go as nibbles.
+            let widest = if BITS > 6 { 2 } else { 4 };
+            // Copied one by one: a copy of many vectors at once becomes a call.
+            macro_rules! part {
+                ($width:literal, $at:expr) => {{
+                    let at = $at;
+                    let sums = columns::<$width, SUBS, BITS>(units, words.add(at), C);
+                    each_column!($width, COLUMN => { out[at + COLUMN] = sums[COLUMN]; });
+                }};
+            }
+            // A loop, so that one part's sums are out of the registers before the next one's are needed.
+            let whole = C / widest * widest;
+            for at in (0..whole).step_by(widest) {
+                if widest == 2 {
+                    part!(2, at);
                 } else {
-                    out[at..at + 4].copy_from_slice(&columns::<4, SUBS, BITS>(units, words.add(at), C));
-                    4
-                };
-                at += width;
+                    part!(4, at);
+                }
+            }
+            match C - whole {
+                0 => {}
+                1 => part!(1, whole),
+                2 => part!(2, whole),
+                _ => part!(3, whole),
             }
             out
         }

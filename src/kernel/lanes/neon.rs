@@ -82,12 +82,12 @@ pub(crate) trait DotProduct: Copy + 'static {
     /// As [`Lanes::enter`].
     unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K);
 
-    /// [`Lanes::dot`] for `W` columns, 1, 2 or 4, of the `C` whose words follow each other: `words` points to the
-    /// first one's. Sums begin at `starts`.
+    /// [`Lanes::dot`] for `W` columns, four at most, of the `C` whose words follow each other, from column `FIRST`, a
+    /// multiple of four. Their sums begin at `starts`.
     ///
     /// # Safety
     /// As [`Lanes::dot`].
-    unsafe fn columns<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+    unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
         units: *const Unit,
         words: *const i32,
         starts: [i32; W],
@@ -133,18 +133,20 @@ unsafe fn started<const W: usize>(starts: [i32; W]) -> [[int32x4_t; 4]; W] {
 unsafe fn flipped<const C: usize, const SUBS: usize>(words: *const i32) -> [i32; C] {
     // SAFETY: the caller's promise; the number of words is a multiple of four.
     unsafe {
-        // Sums of every fourth word, or of every eighth where there are eight columns.
-        let mut sums = [vdupq_n_s32(0); 2];
+        // A register has words of the same columns as the one so many before.
+        let period = C >> C.trailing_zeros().min(2);
+        let mut sums = [vdupq_n_s32(0); C];
         for i in 0..8 / SUBS * C / 4 {
-            let sum = &mut sums[i % C.div_ceil(4)];
+            let sum = &mut sums[i % period];
             *sum = vpadalq_s16(*sum, vpaddlq_s8(vld1q_s8(words.add(4 * i).cast())));
         }
-        let mut lanes = [0i32; 8];
-        vst1q_s32(lanes.as_mut_ptr(), sums[0]);
-        vst1q_s32(lanes.as_mut_ptr().add(4), sums[1]);
         let mut out = [0; C];
-        for (i, lane) in lanes.into_iter().enumerate() {
-            out[i % C] += 128 * lane;
+        for (i, sum) in sums.into_iter().enumerate().take(period) {
+            let mut lanes = [0i32; 4];
+            vst1q_s32(lanes.as_mut_ptr(), sum);
+            for (j, lane) in lanes.into_iter().enumerate() {
+                out[(4 * i + j) % C] += 128 * lane;
+            }
         }
         out
     }
@@ -211,7 +213,7 @@ impl DotProduct for Widening {
     }
 
     #[inline(always)]
-    unsafe fn columns<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+    unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
         units: *const Unit,
         words: *const i32,
         starts: [i32; W],
@@ -219,16 +221,13 @@ impl DotProduct for Widening {
         // SAFETY: passed on.
         unsafe {
             let mut out = [[vdupq_n_s32(0); 4]; W];
-            if W == 1 || BITS > 7 {
-                for (c, out) in out.iter_mut().enumerate() {
-                    *out = Self::sums::<C, 1, SUBS, BITS>(units, words.add(c), [starts[c]])[0];
-                }
-            } else {
-                for c in (0..W).step_by(2) {
-                    let starts = [starts[c], starts[c + 1]];
-                    let both = Self::sums::<C, 2, SUBS, BITS>(units, words.add(c), starts);
-                    out[c..c + 2].copy_from_slice(&both);
-                }
+            let pairs = if BITS > 7 { 0 } else { W / 2 * 2 };
+            for c in (0..pairs).step_by(2) {
+                let both = Self::sums::<C, 2, SUBS, BITS>(units, words.add(FIRST + c), [starts[c], starts[c + 1]]);
+                out[c..c + 2].copy_from_slice(&both);
+            }
+            for c in pairs..W {
+                out[c] = Self::sums::<C, 1, SUBS, BITS>(units, words.add(FIRST + c), [starts[c]])[0];
             }
             out
         }
@@ -252,7 +251,7 @@ macro_rules! by_instruction {
             }
 
             #[inline(always)]
-            unsafe fn columns<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
+            unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
                 units: *const Unit,
                 words: *const i32,
                 starts: [i32; W],
@@ -263,9 +262,9 @@ macro_rules! by_instruction {
                     each_column!(8 / SUBS, UNIT => {
                         let unit = units.add(UNIT);
                         let unit = if BITS > 7 && $signed { codes::<true>(unit) } else { codes::<false>(unit) };
-                        // Fewer than four columns share a register of words with units beside; there are four at least.
-                        let words = vld1q_s32(words.add(UNIT * C / 4 * 4));
                         each_column!(W, COLUMN => {
+                            // The four words around this one; their number in all is a multiple of four.
+                            let words = vld1q_s32(words.add((UNIT * C + FIRST + COLUMN) / 4 * 4));
                             let [a, b, c, d] = &mut sums[COLUMN];
                             asm!(
                                 concat!(".arch_extension ", $feature),
@@ -282,7 +281,7 @@ macro_rules! by_instruction {
                                 z = in(vreg) unit[2],
                                 w = in(vreg) unit[3],
                                 words = in(vreg) words,
-                                lane = const (UNIT * C + COLUMN) % 4,
+                                lane = const (UNIT * C + FIRST + COLUMN) % 4,
                                 options(pure, nomem, nostack, preserves_flags),
                             );
                         });
@@ -536,18 +535,23 @@ impl<D: DotProduct> Lanes for Neon<D> {
             }
             let mut out = [[vdupq_n_s32(0); 4]; C];
             // Up to four columns at a time: their sums take sixteen of the 32 registers.
-            if C == 1 {
-                out.copy_from_slice(&D::columns::<C, 1, SUBS, BITS>(units, words, [begin[0]]));
-            } else if C == 2 {
-                out.copy_from_slice(&D::columns::<C, 2, SUBS, BITS>(units, words, [begin[0], begin[1]]));
-            } else {
-                let first = [begin[0], begin[1], begin[2], begin[3]];
-                out[..4].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words, first));
-                if C == 8 {
-                    let second = [begin[4], begin[5], begin[6], begin[7]];
-                    out[4..].copy_from_slice(&D::columns::<C, 4, SUBS, BITS>(units, words.add(4), second));
+            each_column!(C.div_ceil(4), PART => {
+                let at = PART * 4;
+                macro_rules! part {
+                    ($width:literal) => {{
+                        let mut starts = [0; $width];
+                        starts.copy_from_slice(&begin[at..at + $width]);
+                        let sums = D::columns::<C, { PART * 4 }, $width, SUBS, BITS>(units, words, starts);
+                        out[at..at + $width].copy_from_slice(&sums);
+                    }};
                 }
-            }
+                match C - at {
+                    1 => part!(1),
+                    2 => part!(2),
+                    3 => part!(3),
+                    _ => part!(4),
+                }
+            });
             out
         }
     }

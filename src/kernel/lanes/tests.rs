@@ -88,7 +88,9 @@ impl<V: Lanes> Kernel<V> for Dots<'_> {
             macro_rules! dots {
                 ($($subs:literal $min:literal $bits:literal)*) => {
                     $( dots!(@ $subs, $min, $bits, 1); dots!(@ $subs, $min, $bits, 2);
-                       dots!(@ $subs, $min, $bits, 4); dots!(@ $subs, $min, $bits, 8); )*
+                       dots!(@ $subs, $min, $bits, 3); dots!(@ $subs, $min, $bits, 4);
+                       dots!(@ $subs, $min, $bits, 5); dots!(@ $subs, $min, $bits, 6);
+                       dots!(@ $subs, $min, $bits, 7); dots!(@ $subs, $min, $bits, 8); )*
                 };
                 (@ $subs:literal, $min:literal, $bits:literal, $columns:literal) => {
                     // Any codes and words, and the largest of both signs in one place.
