@@ -15,7 +15,7 @@ pub enum KernelLevel {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C, and AVX-VNNI's dot products where they are.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
+    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI, and BF16's dot products where they are.
     Avx512,
     /// 64-bit Arm, little-endian (NEON is part of its baseline).
     Neon,
@@ -67,11 +67,13 @@ impl KernelLevel {
     }
 
     /// The level with the instructions that it uses where this machine has them, for figures and reports: `avx512+vnni`,
-    /// `avx2` or `avx2+vnni`, `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and `scalar`.
+    /// `avx512+vnni+bf16`, `avx2` or `avx2+vnni`, `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and `scalar`.
     pub fn detail(self) -> &'static str {
         match self {
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
             KernelLevel::Neon => super::lanes::neon::Variant::detect().as_str(),
+            #[cfg(target_arch = "x86_64")]
+            KernelLevel::Avx512 if super::lanes::avx512_bf16::has_bf16() => "avx512+vnni+bf16",
             KernelLevel::Avx512 => "avx512+vnni",
             #[cfg(target_arch = "x86_64")]
             KernelLevel::Avx2 if super::lanes::avx_vnni::has_vnni() => "avx2+vnni",

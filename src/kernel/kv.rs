@@ -10,8 +10,8 @@ use std::ops::Range;
 use half::f16;
 
 use super::chunks::Shared;
-use super::memory::{prefetch, view, view_mut, Buffer};
 use super::lanes::pairs::round_bf16;
+use super::memory::{prefetch, view, view_mut, Buffer};
 use super::ops::rotate_halves;
 use super::vector::{f16_to_f32, leveled};
 use super::{Cpu, KernelLevel};

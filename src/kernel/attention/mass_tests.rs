@@ -42,13 +42,8 @@ impl Case {
         let mut mass = vec![0.0; self.kv.kv_heads * last];
         for start in (first..last).step_by(cut) {
             let end = last.min(start + cut);
-            let span = AttentionSpan {
-                first_row: 0,
-                rows: end - start,
-                first_index: start,
-                table: &table,
-                live: Some(&live),
-            };
+            let span =
+                AttentionSpan { first_row: 0, rows: end - start, first_index: start, table: &table, live: Some(&live) };
             let mut part: Vec<f32> = mass.chunks(last).flat_map(|head| &head[..end]).copied().collect();
             attention_mass(cpu, &self.shape, &blocks, &span, &q[start * row..end * row], None, &mut part);
             for (mass, part) in mass.chunks_mut(last).zip(part.chunks(end)) {
@@ -70,7 +65,11 @@ impl Case {
                 let weight = |key: usize| {
                     let k = &k[key * width + head / group * dim..][..dim];
                     let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-                    if self.sees(i, key) { (dot * f64::from(self.shape.scale)).exp() } else { 0.0 }
+                    if self.sees(i, key) {
+                        (dot * f64::from(self.shape.scale)).exp()
+                    } else {
+                        0.0
+                    }
                 };
                 let weights: Vec<f64> = (0..last).map(weight).collect();
                 let sum: f64 = weights.iter().sum();

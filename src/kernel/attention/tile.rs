@@ -314,7 +314,14 @@ impl<'a> Tile<'a> {
     }
 
     /// Weighs the values of a run of tokens of the block `id`, the `slot`-th of its part.
-    fn weigh_pairs(&self, (id, slot): (u32, usize), run: Range<usize>, weights: &[f32], row: &mut [f32], out: &mut [f32]) {
+    fn weigh_pairs(
+        &self,
+        (id, slot): (u32, usize),
+        run: Range<usize>,
+        weights: &[f32],
+        row: &mut [f32],
+        out: &mut [f32],
+    ) {
         let count = out.len() / self.dim;
         let values = |rows: Range<usize>| self.inputs.blocks.value_pairs(id, self.head, rows);
         let weigh = |first: usize, values: &[u32], out: &mut [f32]| {

@@ -56,7 +56,8 @@ fn probes() -> (Probes<u32>, Probes<u32>, Probes<f32>) {
 }
 
 fn expected(a: u32, b: u32, sum: f32) -> f32 {
-    let [high, low] = [0, 16].map(|shift| (f32::from_bits(a << shift & 0xffff_0000), f32::from_bits(b << shift & 0xffff_0000)));
+    let [high, low] =
+        [0, 16].map(|shift| (f32::from_bits(a << shift & 0xffff_0000), f32::from_bits(b << shift & 0xffff_0000)));
     low.0.mul_add(low.1, high.0.mul_add(high.1, sum))
 }
 
@@ -112,6 +113,12 @@ impl PairLanes for Bf16 {
     #[inline(always)]
     unsafe fn dot(a: Self::Pairs, b: Self::Pairs, sums: __m512) -> __m512 {
         // SAFETY: see above; the types have the same bits.
-        unsafe { _mm512_dpbf16_ps(sums, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
+        unsafe {
+            _mm512_dpbf16_ps(
+                sums,
+                std::mem::transmute::<__m512i, __m512bh>(a),
+                std::mem::transmute::<__m512i, __m512bh>(b),
+            )
+        }
     }
 }
