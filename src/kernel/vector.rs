@@ -78,12 +78,6 @@ pub(super) fn tanh(x: f32) -> f32 {
     }
 }
 
-/// The value of bf16 bits.
-#[inline(always)]
-pub(super) fn bf16_to_f32(bits: u16) -> f32 {
-    f32::from_bits((bits as u32) << 16)
-}
-
 /// The value of f16 bits, without branches so that loops vectorize.
 #[inline(always)]
 pub(super) fn f16_to_f32(bits: u16) -> f32 {
