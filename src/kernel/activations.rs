@@ -1,6 +1,7 @@
 //! The inputs of a product in the forms the kernels read, computed once for all linears of one input.
 //!
-//! Rows are taken in groups of 8, the last of those that remain, and interleaved within a group, so that a kernel that works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
+//! Rows are taken in groups of 8, the last of those that remain, and interleaved within a group, so that a kernel that
+//! works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
 
 use super::format::Layout;
 use super::isa::Cpu;

@@ -66,8 +66,8 @@ impl KernelLevel {
         }
     }
 
-    /// The level with the instructions that it uses where this machine has them, for figures and reports: `avx512+vnni`,
-    /// `avx512+vnni+bf16`, `avx2` or `avx2+vnni`, `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and `scalar`.
+    /// The level with the instructions that it uses where this machine has them, for figures and reports: `avx512+vnni`
+    /// or `avx512+vnni+bf16`, `avx2` or `avx2+vnni`, `neon`, `neon+dotprod` or `neon+dotprod+i8mm`, and `scalar`.
     pub fn detail(self) -> &'static str {
         match self {
             #[cfg(all(target_arch = "aarch64", target_endian = "little"))]

@@ -79,7 +79,8 @@ pub struct LiveBlock {
 }
 
 /// `out[r] = softmax(scale * q[r] K^T) V` per head over the keys that row r sees; `q` and `out` are
-/// `[rows][heads][head_dim]`.
+/// `[rows][heads][head_dim]`. K and V are what the blocks hold; with [`KvFormat::Bf16`](super::KvFormat::Bf16) q and the
+/// weights are rounded to bf16 too.
 ///
 /// `sink_q` is a second copy of `q`, rotated for the position `sinks + window - 1`: rows at this index or beyond score
 /// their sinks with it, so that the sinks stay as far away as when the window was first full (StreamingLLM,

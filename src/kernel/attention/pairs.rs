@@ -108,7 +108,11 @@ impl<const Q: usize> Chains<Q> {
             }
             let mut data = self.data.add(first);
             for p in 0..self.rows {
-                let pairs: [P::Pairs; N] = std::array::from_fn(|n| P::load(data.wrapping_add(n * LANES).cast()));
+                // No closure, which would lose the instruction set where it is not inlined.
+                let mut pairs = [P::load(data.cast()); N];
+                for (n, pairs) in pairs.iter_mut().enumerate().skip(1) {
+                    *pairs = P::load(data.wrapping_add(n * LANES).cast());
+                }
                 each_column!(Q, I => {
                     let factor = P::splat(self.factors[I], p);
                     for (sum, pairs) in sums[I].iter_mut().zip(pairs) {
@@ -222,4 +226,48 @@ pub(super) fn score(
 /// rows of pairs of a V panel.
 pub(super) fn weigh(level: KernelLevel, count: usize, weights: &[f32], values: &[u32], dim: usize, out: &mut [f32]) {
     walk(level, count, values, dim, (weights, PART), (out, dim), Sums::Continued);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::lanes::pairs::{round_bf16, Packed, Widened};
+    use super::super::super::lanes::Portable;
+    use super::*;
+    use crate::testing::normal;
+
+    /// Three queries over 5 rows of 39 pairs: vectors by two and by one, then single columns.
+    fn run(sums: Sums, packed: bool, how: impl Fn(Chains<3>)) -> Vec<u32> {
+        let data: Vec<u32> = normal(1, "data", 2 * 5 * 39)
+            .chunks(2)
+            .map(|pair| round_bf16(pair[0]).to_bits() | round_bf16(pair[1]).to_bits() >> 16)
+            .collect();
+        let mut factors = normal(2, "factors", 3 * 10);
+        round(KernelLevel::Scalar, &mut factors);
+        let mut out = normal(3, "out", 3 * 39);
+        if packed {
+            factors.chunks_mut(10).for_each(|factors| pack(KernelLevel::Scalar, factors));
+        }
+        let base = out.as_mut_ptr();
+        how(Chains {
+            data: data.as_ptr(),
+            stride: 39,
+            rows: 5,
+            columns: 39,
+            factors: std::array::from_fn(|i| factors[10 * i..].as_ptr()),
+            out: std::array::from_fn(|i| base.wrapping_add(39 * i)),
+            sums,
+        });
+        out.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn factors_as_pairs_give_the_same_sums() {
+        for sums in [Sums::Scaled(0.3), Sums::Continued] {
+            // SAFETY of all: the lengths are those above, and portable lanes run everywhere.
+            let expected = run(sums, false, |chains| unsafe { chains.single(0, false) });
+            assert_eq!(run(sums, true, |chains| unsafe { chains.single(0, true) }), expected);
+            assert_eq!(run(sums, false, |chains| unsafe { Widened::<Portable>::enter(chains) }), expected);
+            assert_eq!(run(sums, true, |chains| unsafe { Packed::<Portable>::enter(chains) }), expected);
+        }
+    }
 }

@@ -199,3 +199,46 @@ fn what_a_query_cannot_see_is_never_read() {
     v[index * 8] = f32::NAN;
     assert!(case.attention(&cpu, &case.blocks(&k, &v, &table), &table, &q, index)[0].is_nan());
 }
+
+#[test]
+fn dropped_tokens_beside_live_ones_are_not_read() {
+    let shape = KvShape { kv_heads: 1, head_dim: 7 };
+    // Runs of one token at even and odd places, and of several that begin and end at either.
+    let live = [0b1000_0100_1110_0111_1011_0100_1001_0110_u32, 0x7fff_fffe, 0x8000_0001];
+    let tokens = 3 * BLOCK_TOKENS;
+    let is_live = |t: usize| live[t / BLOCK_TOKENS] >> (t % BLOCK_TOKENS) & 1 == 1;
+    let blocks: Vec<LiveBlock> =
+        live.iter().enumerate().map(|(b, &lanes)| LiveBlock { block: b as u32, lanes }).collect();
+    let (mut k, mut v) = (vector(tokens * 7, 1), vector(tokens * 7, 2));
+    let table = [2, 0, 1];
+    for &format in KvFormat::ALL {
+        let case = Case { heads: 3, shape, format, window: None, softcap: None };
+        // Two rows have six queries, which products of pairs take as they lie; nine rows have more.
+        for rows in [2, 9] {
+            let q = vector(rows * 21, 3);
+            let run = |cpu: &Cpu, k: &[f32], v: &[f32]| {
+                let mut out = vec![0.0; q.len()];
+                let shape = AttentionShape { heads: 3, scale: 0.3, softcap: None, window: None, sinks: 0 };
+                let span = AttentionSpan {
+                    first_row: 0,
+                    rows,
+                    first_index: tokens - rows,
+                    table: &table,
+                    live: Some(&blocks),
+                };
+                attention(cpu, &shape, &case.blocks(k, v, &table), &[span], &q, None, &mut out);
+                out
+            };
+            let clean = run(&Cpu::new(1).unwrap(), &k, &v);
+            assert!(clean.iter().all(|x| x.is_finite()));
+            for t in (0..tokens).filter(|&t| !is_live(t)) {
+                k[t * 7..(t + 1) * 7].fill(f32::NAN);
+                v[t * 7..(t + 1) * 7].fill(f32::NAN);
+            }
+            for cpu in cpus() {
+                assert_eq!(run(&cpu, &k, &v), clean, "{format:?}, {rows} rows, {:?}", cpu.level);
+            }
+            (k, v) = (vector(tokens * 7, 1), vector(tokens * 7, 2));
+        }
+    }
+}

@@ -10,6 +10,7 @@ use crate::kernel::KernelLevel;
 /// Whether this machine has the instruction, and it rounds as [`pairs`](super::pairs) says. Manuals leave room for
 /// other orders; a processor that has one is served without it.
 pub(crate) fn has_bf16() -> bool {
+    // A fact of the machine, found once.
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         KernelLevel::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512bf16") && {

@@ -102,6 +102,52 @@ impl<V: Lanes> PairLanes for Widened<V> {
     }
 }
 
+/// [`Widened`] with factors as pairs: what a native instruction reads, on any machine.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(crate) struct Packed<V>(PhantomData<V>);
+
+#[cfg(test)]
+impl<V: Lanes, K: PairKernel<Packed<V>>> Kernel<V> for Inside<(K, PhantomData<Packed<V>>)> {
+    /// # Safety
+    /// As the kernel's own.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: passed on.
+        unsafe { self.0 .0.run() }
+    }
+}
+
+#[cfg(test)]
+impl<V: Lanes> PairLanes for Packed<V> {
+    type V = V;
+    type Pairs = [V::F; 2];
+    const PACKED: bool = true;
+    const VECTORS: usize = 2;
+
+    unsafe fn enter<K: PairKernel<Self>>(kernel: K) {
+        // SAFETY: passed on.
+        unsafe { V::enter(Inside((kernel, PhantomData))) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self::Pairs {
+        // SAFETY: passed on.
+        unsafe { V::load_pairs(from) }
+    }
+    #[inline(always)]
+    unsafe fn splat(factors: *const f32, index: usize) -> Self::Pairs {
+        // SAFETY: passed on.
+        let pair = unsafe { *factors.add(index) }.to_bits();
+        // SAFETY: passed on.
+        unsafe { [V::splat_f(f32::from_bits(pair & 0xffff_0000)), V::splat_f(f32::from_bits(pair << 16))] }
+    }
+    #[inline(always)]
+    unsafe fn dot(a: Self::Pairs, b: Self::Pairs, sums: V::F) -> V::F {
+        // SAFETY: passed on.
+        unsafe { V::fma(a[1], b[1], V::fma(a[0], b[0], sums)) }
+    }
+}
+
 /// Whether products of pairs are native at a level of this machine: factors are then wanted as pairs.
 pub(crate) fn has_pairs(level: crate::kernel::KernelLevel) -> bool {
     match level {
