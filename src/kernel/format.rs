@@ -289,29 +289,13 @@ impl Layout {
 impl Field {
     /// The field of 16 rows, which begins at `from` in each, to the start of `target`.
     fn pack_rows(&self, rows: &Rows<'_>, from: usize, target: &mut [u8]) {
-        let bytes = self.width * self.count;
-        let target = &mut target[..bytes * PANEL];
-        // Of every row at a time: 16 bytes, or 4 where the elements are bytes, and the rest element by element.
-        let part = if self.width == 1 { 4 } else { 16 };
-        let mut parts = target.chunks_exact_mut(part * PANEL);
-        let mut at = from;
-        for lines in &mut parts {
-            match (self.coding, self.width) {
-                (Coding::Excess128, _) => interleave::words(rows, at, lines, |byte| byte ^ 0x80),
-                (_, 1) => interleave::bytes(rows, at, lines),
-                (_, 2) => interleave::halves(rows, at, lines),
-                _ => interleave::words(rows, at, lines, |byte| byte),
-            }
-            at += part;
-        }
-        for line in parts.into_remainder().chunks_exact_mut(self.width * PANEL) {
-            match (self.coding, self.width) {
-                (Coding::Planes, _) => interleave::one(rows, at, line, to_planes),
-                (_, 1) => interleave::one::<1>(rows, at, line, |bytes| bytes),
-                (_, 2) => interleave::one::<2>(rows, at, line, |bytes| bytes),
-                _ => interleave::one::<4>(rows, at, line, |bytes| bytes),
-            }
-            at += self.width;
+        let target = &mut target[..self.width * self.count * PANEL];
+        match (self.coding, self.width) {
+            (Coding::Plain, 1) => interleave::bytes(rows, from, target),
+            (Coding::Plain, 2) => interleave::halves(rows, from, target),
+            (Coding::Plain, _) => interleave::words::<0>(rows, from, target),
+            (Coding::Excess128, _) => interleave::words::<0x80>(rows, from, target),
+            (Coding::Planes, _) => interleave::changed(rows, from, target, to_planes),
         }
     }
 

@@ -52,47 +52,77 @@ fn round<const W: usize, const N: usize>(vectors: [Vector; N]) -> [Vector; N] {
     out
 }
 
-/// Four words of every row, changed by `code`, to four units of 16 words.
+/// Elements of four bytes from byte `from` of every row on, with the bits of `FLIP` in each byte turned: element e of row
+/// r to the word at 16 e + r.
 #[inline(always)]
-pub(super) fn words(rows: &Rows<'_>, at: usize, units: &mut [u8], code: impl Fn(u8) -> u8) {
-    let taken = take::<16>(rows, at);
-    // Two rounds take the upper half of the vector's number: that must be the lower half of the row's.
-    let vectors: [Vector; 16] = std::array::from_fn(|v| taken[v % 4 * 4 + v / 4].map(&code));
-    let vectors = round::<4, 16>(round::<4, 16>(vectors));
-    // A vector's number is now the upper half of the row's, then the element's.
-    for (v, vector) in vectors.iter().enumerate() {
-        units[(v % 4 * 4 + v / 4) * 16..][..16].copy_from_slice(vector);
+pub(super) fn words<const FLIP: u8>(rows: &Rows<'_>, from: usize, target: &mut [u8]) {
+    let (units, rest) = target.as_chunks_mut::<{ 16 * PANEL }>();
+    let whole = units.len();
+    for (i, units) in units.iter_mut().enumerate() {
+        let mut taken = take::<16>(rows, from + i * 16);
+        taken.iter_mut().flatten().for_each(|byte| *byte ^= FLIP);
+        // Two rounds take the upper half of the vector's number: that must be the lower half of the row's.
+        let vectors: [Vector; 16] = std::array::from_fn(|v| taken[v % 4 * 4 + v / 4]);
+        let vectors = round::<4, 16>(round::<4, 16>(vectors));
+        // A vector's number is now the upper half of the row's, then the element's.
+        for (v, vector) in vectors.iter().enumerate() {
+            units[(v % 4 * 4 + v / 4) * 16..][..16].copy_from_slice(vector);
+        }
     }
+    one::<4, { 4 * PANEL }>(rows, from + whole * 16, rest, |word| word.map(|byte| byte ^ FLIP));
 }
 
-/// Four bytes of every row to four lines of 16 bytes.
+/// The same of elements of two bytes, as they are.
 #[inline(always)]
-pub(super) fn bytes(rows: &Rows<'_>, at: usize, lines: &mut [u8]) {
-    let taken = take::<4>(rows, at);
-    let vectors: [Vector; 4] = std::array::from_fn(|v| std::array::from_fn(|i| taken[v * 4 + i / 4][i % 4]));
-    let vectors = round::<1, 4>(round::<1, 4>(round::<1, 4>(round::<1, 4>(vectors))));
-    for (line, vector) in lines.chunks_exact_mut(16).zip(vectors) {
-        line.copy_from_slice(&vector);
+pub(super) fn halves(rows: &Rows<'_>, from: usize, target: &mut [u8]) {
+    let (lines, rest) = target.as_chunks_mut::<{ 16 * PANEL }>();
+    let whole = lines.len();
+    for (i, lines) in lines.iter_mut().enumerate() {
+        let taken = take::<16>(rows, from + i * 16);
+        // Three rounds take the upper three bits of the vector's number, which must be the lower three of the row's.
+        let vectors: [Vector; 16] = std::array::from_fn(|v| taken[v / 2 + v % 2 * 8]);
+        let vectors = round::<2, 16>(round::<2, 16>(round::<2, 16>(vectors)));
+        for (v, vector) in vectors.iter().enumerate() {
+            lines[(v % 8 * 2 + v / 8) * 16..][..16].copy_from_slice(vector);
+        }
     }
+    one::<2, { 2 * PANEL }>(rows, from + whole * 16, rest, |half| half);
 }
 
-/// Eight pairs of bytes of every row to eight lines of 16 pairs.
+/// The same of single bytes.
 #[inline(always)]
-pub(super) fn halves(rows: &Rows<'_>, at: usize, lines: &mut [u8]) {
-    let taken = take::<16>(rows, at);
-    // Three rounds take the upper three bits of the vector's number, which must be the lower three of the row's.
-    let vectors: [Vector; 16] = std::array::from_fn(|v| taken[v / 2 + v % 2 * 8]);
-    let vectors = round::<2, 16>(round::<2, 16>(round::<2, 16>(vectors)));
-    for (v, vector) in vectors.iter().enumerate() {
-        lines[(v % 8 * 2 + v / 8) * 16..][..16].copy_from_slice(vector);
+pub(super) fn bytes(rows: &Rows<'_>, from: usize, target: &mut [u8]) {
+    let (lines, rest) = target.as_chunks_mut::<{ 4 * PANEL }>();
+    let whole = lines.len();
+    for (i, lines) in lines.iter_mut().enumerate() {
+        let taken = take::<4>(rows, from + i * 4);
+        let vectors: [Vector; 4] = std::array::from_fn(|v| std::array::from_fn(|i| taken[v * 4 + i / 4][i % 4]));
+        let vectors = round::<1, 4>(round::<1, 4>(round::<1, 4>(round::<1, 4>(vectors))));
+        for (v, vector) in vectors.iter().enumerate() {
+            lines[v * 16..][..16].copy_from_slice(vector);
+        }
     }
+    one::<1, PANEL>(rows, from + whole * 4, rest, |byte| byte);
 }
 
-/// One element of `W` bytes of every row, changed by `code`, to a line of 16.
+/// Elements of four bytes, changed by `code`.
 #[inline(always)]
-pub(super) fn one<const W: usize>(rows: &Rows<'_>, at: usize, line: &mut [u8], code: impl Fn([u8; W]) -> [u8; W]) {
-    let taken = take::<W>(rows, at);
-    for (element, taken) in line.as_chunks_mut::<W>().0.iter_mut().zip(taken) {
-        *element = code(taken);
+pub(super) fn changed(rows: &Rows<'_>, from: usize, target: &mut [u8], code: impl Fn([u8; 4]) -> [u8; 4]) {
+    one::<4, { 4 * PANEL }>(rows, from, target, code);
+}
+
+/// Element by element: `W` bytes of every row at a time to a line of `LINE`.
+#[inline(always)]
+fn one<const W: usize, const LINE: usize>(
+    rows: &Rows<'_>,
+    from: usize,
+    target: &mut [u8],
+    code: impl Fn([u8; W]) -> [u8; W],
+) {
+    for (e, line) in target.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
+        let taken = take::<W>(rows, from + e * W);
+        for (element, taken) in line.as_chunks_mut::<W>().0.iter_mut().zip(taken) {
+            *element = code(taken);
+        }
     }
 }

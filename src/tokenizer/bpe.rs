@@ -20,6 +20,9 @@ const NO_SYMBOL: u32 = u32::MAX;
 /// Merge lists may name as many new symbols as ids above the vocabulary allow.
 const MAX_MERGES: usize = (u32::MAX / 8) as usize;
 
+/// Merges whose texts are looked up side by side.
+const LOOKED_UP_TOGETHER: usize = 32;
+
 /// Where ranks are token ids, longer tokens are not looked for: their splits would cost the square of their length.
 const LONGEST_RANKED_TOKEN: usize = 512;
 
@@ -158,25 +161,34 @@ impl Bpe {
             return Err(TokenizerError::TooLarge { key, found: count, limit: MAX_MERGES }.into());
         }
         self.merges.reserve(count);
+        let (mut pairs, mut rank) = (pairs, 0u32);
         let mut joined = String::new();
-        for (rank, pair) in (0u32..).zip(pairs) {
-            let (left, right) = pair?;
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            // Looked up once: a vocabulary is large and its table cold, so look-ups are most of a tokenizer's construction.
-            let token = vocabulary.id(&joined);
-            let entry = token.filter(|&id| self.is_entry(vocabulary, id));
-            // Text must not turn into a control token, whatever the list says.
-            if token.is_some() && entry.is_none() {
-                continue;
+        loop {
+            let parts: Vec<(&str, &str)> = pairs.by_ref().take(LOOKED_UP_TOGETHER).collect::<Result<_>>()?;
+            if parts.is_empty() {
+                return Ok(());
             }
-            let pair = (self.intern(vocabulary, left), self.intern(vocabulary, right));
-            let symbol = entry.unwrap_or_else(|| self.intern(vocabulary, &joined));
-            // Of two equal merges the first counts.
-            self.merges.entry(pair).or_insert(Merge { rank, symbol });
+            joined.clear();
+            parts.iter().for_each(|(left, right)| joined.extend([*left, *right]));
+            let mut rest = &joined[..];
+            let mut texts = Vec::with_capacity(3 * parts.len());
+            for (left, right) in parts {
+                let (both, after) = rest.split_at(left.len() + right.len());
+                texts.extend([left, right, both]);
+                rest = after;
+            }
+            let ids = vocabulary.ids(&texts);
+            for (texts, ids) in texts.chunks_exact(3).zip(ids.chunks_exact(3)) {
+                // Text must not turn into a control token, whatever the list says.
+                if !ids[2].is_some_and(|id| !self.is_entry(vocabulary, id)) {
+                    let pair = (self.named(vocabulary, ids[0], texts[0]), self.named(vocabulary, ids[1], texts[1]));
+                    let symbol = self.named(vocabulary, ids[2], texts[2]);
+                    // Of two equal merges the first counts.
+                    self.merges.entry(pair).or_insert(Merge { rank, symbol });
+                }
+                rank += 1;
+            }
         }
-        Ok(())
     }
 
     /// Any two tokens whose texts join to a third merge into it, earlier tokens first.
@@ -195,7 +207,15 @@ impl Bpe {
     }
 
     fn intern(&mut self, vocabulary: &Vocabulary, text: &str) -> u32 {
-        if let Some(symbol) = self.symbol(vocabulary, text) {
+        self.named(vocabulary, vocabulary.id(text), text)
+    }
+
+    /// The symbol of a text that is this token's, if it is a token's.
+    fn named(&mut self, vocabulary: &Vocabulary, token: Option<TokenId>, text: &str) -> u32 {
+        if let Some(id) = token.filter(|&id| self.is_entry(vocabulary, id)) {
+            return id;
+        }
+        if let Some(&symbol) = self.extra.get(text) {
             return symbol;
         }
         let symbol = self.vocabulary_size + self.extra.len() as u32;

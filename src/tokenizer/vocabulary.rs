@@ -139,6 +139,25 @@ impl Vocabulary {
         self.probe(text).1
     }
 
+    /// [`id`](Self::id) of several texts. What look-ups wait for is memory, so each step is taken for all of them before
+    /// the next one.
+    pub(crate) fn ids(&self, texts: &[&str]) -> Vec<Option<TokenId>> {
+        let mask = self.slots.len() - 1;
+        let is_short = |text: &str| !text.is_empty() && text.len() <= self.longest;
+        let slot = |text: &&str| is_short(text).then(|| self.hasher.hash_one(*text) as usize & mask);
+        let slots: Vec<Option<usize>> = texts.iter().map(slot).collect();
+        let ids: Vec<u32> = slots.iter().map(|slot| slot.map_or(EMPTY_SLOT, |slot| self.slots[slot])).collect();
+        let found: Vec<Option<&str>> = ids.iter().map(|&id| self.text(id)).collect();
+        let answers = texts.iter().zip(ids).zip(found);
+        let answer = |((text, id), found): ((&&str, u32), Option<&str>)| match found {
+            None => None,
+            Some(found) if found == *text => Some(id),
+            // Another text has the first slot.
+            Some(_) => self.probe(text).1,
+        };
+        answers.map(answer).collect()
+    }
+
     /// The id that plain text may turn into: no control, unknown or byte token, whose texts must stay text.
     pub(crate) fn plain_id(&self, text: &str) -> Option<TokenId> {
         self.id(text).filter(|&id| self.is_plain(id))
