@@ -10,6 +10,8 @@
 //! the kernels of `products` and `softmax`.
 
 mod products;
+#[cfg(test)]
+mod property_tests;
 mod softmax;
 #[cfg(test)]
 mod tests;
