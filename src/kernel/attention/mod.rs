@@ -13,6 +13,8 @@
 mod mass_tests;
 mod pairs;
 mod products;
+#[cfg(test)]
+mod property_tests;
 mod softmax;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,5 @@
 //! Every operation of every instruction set that runs here against the portable lanes, bit for bit.
 
-// `i % columns` is 0 for one column, on purpose.
-#![allow(clippy::modulo_one)]
-
 use super::{Kernel, Lanes, Portable};
 
 #[repr(C, align(64))]
@@ -13,13 +10,18 @@ struct Operations<'a> {
     results: &'a mut Vec<u32>,
 }
 
-/// All dot products, likewise.
-struct Dots<'a> {
-    results: &'a mut Vec<u32>,
+/// One dot product. A kernel each: all in one would be the longest function of the tests to compile by far.
+struct Dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
+    units: *const Units,
+    words: *const i32,
+    starts: *const i32,
+    /// 64 bytes per column.
+    out: *mut u8,
 }
 
 /// # Safety
 /// The machine has the instruction set.
+#[inline(always)]
 unsafe fn put_i<V: Lanes>(results: &mut Vec<u32>, value: V::I) {
     let mut lanes = [0u8; 64];
     // SAFETY: 64 bytes; the rest is the caller's promise.
@@ -30,6 +32,7 @@ unsafe fn put_i<V: Lanes>(results: &mut Vec<u32>, value: V::I) {
 impl<V: Lanes> Kernel<V> for Operations<'_> {
     /// # Safety
     /// The machine has the instruction set.
+    #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the operands hold what each operation reads; the rest is the caller's promise.
         unsafe {
@@ -78,37 +81,40 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
     }
 }
 
-impl<V: Lanes> Kernel<V> for Dots<'_> {
+impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> Kernel<V>
+    for Dot<C, SUBS, HAS_MIN, BITS>
+{
     /// # Safety
-    /// The machine has the instruction set.
+    /// The operands hold what the product reads, and `out` takes its results.
+    #[inline(always)]
     unsafe fn run(self) {
-        let out = self.results;
-        // SAFETY: the operands hold what each product reads; the rest is the caller's promise.
+        // SAFETY: the caller's promise.
         unsafe {
-            macro_rules! dots {
-                ($($subs:literal $min:literal $bits:literal)*) => {
-                    $( dots!(@ $subs, $min, $bits, 1); dots!(@ $subs, $min, $bits, 2);
-                       dots!(@ $subs, $min, $bits, 3); dots!(@ $subs, $min, $bits, 4);
-                       dots!(@ $subs, $min, $bits, 5); dots!(@ $subs, $min, $bits, 6);
-                       dots!(@ $subs, $min, $bits, 7); dots!(@ $subs, $min, $bits, 8); )*
-                };
-                (@ $subs:literal, $min:literal, $bits:literal, $columns:literal) => {
-                    // Any codes and words, and the largest of both signs in one place.
-                    let largest = ((1u32 << $bits) - 1) as u8;
-                    let units = Units(std::array::from_fn(|i| if i % 64 < 12 { largest } else { (i * 173) as u8 & largest }));
-                    let words: [i32; 8 * $columns] = std::array::from_fn(|i| i32::from_le_bytes(match i % $columns {
-                        0 => [127; 4],
-                        1 => [129; 4],
-                        _ => [3u8, 50, 91, 200].map(|b| b.wrapping_mul(i as u8).max(1)).map(|b| if b == 128 { 7 } else { b }),
-                    }));
-                    let starts: [i32; $columns] = std::array::from_fn(|i| 5000 - 123_456 * i as i32);
-                    let dots = V::dot::<$columns, $subs, $min, $bits>(units.0.as_ptr().cast(), words.as_ptr(), starts.as_ptr());
-                    dots.into_iter().for_each(|dot| put_i::<V>(out, dot));
-                };
+            let dots = V::dot::<C, SUBS, HAS_MIN, BITS>(self.units.cast(), self.words, self.starts);
+            for (c, dot) in dots.into_iter().enumerate() {
+                V::store_i(self.out.add(c * 64), dot);
             }
-            dots!(1 false 4  1 false 5  1 false 8  1 true 4  1 true 5  2 true 4  2 false 4  2 false 6);
         }
     }
+}
+
+/// Units, words, starts, and room for results.
+type Product<'a> = &'a dyn Fn(*const Units, *const i32, *const i32, *mut u8);
+
+/// Gives a product with some columns any codes and words, with the largest of both signs in one place, and starts.
+fn with_operands(bits: u32, columns: usize, results: &mut Vec<u32>, product: Product<'_>) {
+    let largest = ((1u32 << bits) - 1) as u8;
+    let units = Units(std::array::from_fn(|i| if i % 64 < 12 { largest } else { (i * 173) as u8 & largest }));
+    let word = |i: usize| match i % columns {
+        0 => [127; 4],
+        1 => [129; 4],
+        _ => [3u8, 50, 91, 200].map(|b| b.wrapping_mul(i as u8).max(1)).map(|b| if b == 128 { 7 } else { b }),
+    };
+    let words: Vec<i32> = (0..8 * columns).map(|i| i32::from_le_bytes(word(i))).collect();
+    let starts: Vec<i32> = (0..columns as i32).map(|i| 5000 - 123_456 * i).collect();
+    let mut out = vec![0u8; 64 * columns];
+    product(&units, words.as_ptr(), starts.as_ptr(), out.as_mut_ptr());
+    results.extend(out.as_chunks::<4>().0.iter().map(|lane| u32::from_le_bytes(*lane)));
 }
 
 /// # Safety
@@ -124,8 +130,19 @@ unsafe fn operations<V: Lanes>() -> Vec<u32> {
 /// The machine has the instruction set.
 unsafe fn dots<V: Lanes>() -> Vec<u32> {
     let mut results = Vec::new();
-    // SAFETY: the caller's promise.
-    unsafe { V::enter(Dots { results: &mut results }) };
+    macro_rules! dots {
+        ($($subs:literal $min:literal $bits:literal)*) => {
+            $( dots!(@ $subs, $min, $bits, 1 2 3 4 5 6 7 8); )*
+        };
+        (@ $subs:literal, $min:literal, $bits:literal, $($columns:literal)*) => {
+            $( with_operands($bits, $columns, &mut results, &|units, words, starts, out| {
+                let dot = Dot::<$columns, $subs, $min, $bits> { units, words, starts, out };
+                // SAFETY: eight units, eight words per column and a start for each; the rest is the caller's promise.
+                unsafe { V::enter(dot) }
+            }); )*
+        };
+    }
+    dots!(1 false 4  1 false 5  1 false 8  1 true 4  1 true 5  2 true 4  2 false 4  2 false 6);
     results
 }
 

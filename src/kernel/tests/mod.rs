@@ -4,6 +4,7 @@ mod formats;
 mod fused;
 mod pool;
 mod products;
+mod properties;
 mod speed;
 
 use half::{bf16, f16};
