@@ -97,27 +97,29 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads whole heads and takes the rows from where they belong: exact for every type, as no block reaches over a
-    /// row's end.
+    /// Takes rows from where they belong: exact for every type, as no block reaches over a row's end. Consecutive rows of
+    /// half a head are every second row of the file, so at most twice of what is asked for is read.
     fn fetch_interleaved(&self, how: Interleaved, name: &str, offset: usize, buffer: &mut [u8]) -> Result<()> {
         let info = self.info(name)?;
-        let rows = info.shape[0];
-        let row_bytes = info.size_in_bytes / rows;
-        let (begin, end) = (offset / row_bytes, (offset + buffer.len()).div_ceil(row_bytes));
-        let first = begin - begin % how.head_dim;
-        let last = end.next_multiple_of(how.head_dim).min(rows);
-        let mut heads = vec![0; (last - first) * row_bytes];
-        self.source.read(name, (first * row_bytes) as u64, &mut heads)?;
-        let interleaved = how.rows_of(name);
-        let mut done = 0;
-        for row in begin..end {
-            let stored = if row < interleaved { how.stored(row) } else { row };
-            let from = &heads[(stored - first) * row_bytes..][..row_bytes];
-            // The first and the last row may be asked for in part.
-            let from = &from[(offset + done) % row_bytes..];
-            let part = from.len().min(buffer.len() - done);
-            buffer[done..done + part].copy_from_slice(&from[..part]);
-            done += part;
+        let row_bytes = info.size_in_bytes / info.shape[0];
+        let (interleaved, half) = (how.rows_of(name), how.head_dim / 2);
+        let last = (offset + buffer.len()).div_ceil(row_bytes);
+        let (mut row, mut done, mut stored) = (offset / row_bytes, 0, Vec::new());
+        while done < buffer.len() {
+            if row >= interleaved {
+                return self.source.read(name, (offset + done) as u64, &mut buffer[done..]);
+            }
+            let end = last.min(row - row % half + half);
+            stored.resize((2 * (end - row) - 1) * row_bytes, 0);
+            self.source.read(name, (how.stored(row) * row_bytes) as u64, &mut stored)?;
+            for from in stored.chunks_exact(row_bytes).step_by(2) {
+                // The first and the last row may be asked for in part.
+                let from = &from[(offset + done) % row_bytes..];
+                let part = from.len().min(buffer.len() - done);
+                buffer[done..done + part].copy_from_slice(&from[..part]);
+                done += part;
+            }
+            row = end;
         }
         Ok(())
     }
@@ -363,4 +365,36 @@ fn check_shapes(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Memory;
+
+    #[test]
+    fn interleaved_rows_are_found_wherever_a_read_begins_and_ends() {
+        // Two heads of q, one of k, and three rows of v that stay.
+        let (head_dim, rows, row_bytes) = (6, 3 * 6 + 3, 4 * 3);
+        let stored: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 37 % 251) as u8).collect();
+        let mut source = Memory::new("test");
+        source.insert("blk.0.attn_qkv.weight", Dtype::F32, &[rows, 3], stored.clone()).unwrap();
+        let interleaved = Some(Interleaved { head_dim, rows: 18 });
+        let reader = Reader { source: &source, conventions: Conventions { norm_offset: 0.0, interleaved } };
+        let expected: Vec<u8> = (0..rows)
+            .flat_map(|row| {
+                let (head, at) = (row / head_dim, row % head_dim);
+                let from = if row < 18 { head * head_dim + 2 * (at % 3) + at / 3 } else { row };
+                stored[from * row_bytes..][..row_bytes].to_vec()
+            })
+            .collect();
+        for begin in 0..expected.len() {
+            for end in begin..=expected.len() {
+                let mut buffer = vec![0; end - begin];
+                reader.fetch("blk.0.attn_qkv.weight", begin, &mut buffer).unwrap();
+                assert_eq!(buffer, expected[begin..end], "{begin}..{end}");
+            }
+        }
+        assert!(reader.fetch("blk.0.attn_qkv.weight", expected.len(), &mut [0]).is_err());
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::panic::resume_unwind;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Computes on the threads of another engine ([`Engine::pool`]) instead of starting its own.
+    /// Computes on the threads of another engine ([`Engine::pool`]) instead of starting its own. Their jobs take turns: while
+    /// this engine reads its weights, the other waits for up to 8 MiB of them at a time.
     pub fn pool(mut self, pool: Arc<Pool>) -> EngineBuilder {
         self.pool = Some(pool);
         self
@@ -239,17 +240,14 @@ impl EngineBuilder {
             return Err(BuildError::Device { device: device.to_string() }.into());
         }
         let cpu = self.cpu()?;
-        let (tokenizer, model) = self.tokenizer_and_model(&cpu)?;
+        // Before the weights, which may take long.
         let template = match self.template.take() {
             Some(template) => Some(template),
-            None => match self.source.metadata().string("tokenizer.chat_template")? {
-                Some(text) => Some(ChatTemplate::new(text)?),
-                None if ["<|im_start|>", "<|im_end|>"].iter().all(|t| tokenizer.token_id(t).is_some()) => {
-                    Some(ChatTemplate::chatml())
-                }
-                None => None,
-            },
+            None => self.source.metadata().string("tokenizer.chat_template")?.map(ChatTemplate::new).transpose()?,
         };
+        let (tokenizer, model) = self.tokenizer_and_model(&cpu)?;
+        let speaks_chatml = || ["<|im_start|>", "<|im_end|>"].iter().all(|t| tokenizer.token_id(t).is_some());
+        let template = template.or_else(|| speaks_chatml().then(ChatTemplate::chatml));
         // Quantizers are foreign code as long as their matrices are asked anything.
         if !guarded("quant", self.quantizer.name(), || Ok(model.row_invariant()))? {
             let other = match (&self.drafter, self.require_invariance) {
@@ -335,9 +333,9 @@ impl EngineBuilder {
         };
         let failed = AtomicBool::new(false);
         let read = || {
-            let tokenizer = Tokenizer::from_metadata(source.metadata());
-            failed.store(tokenizer.is_err(), Ordering::Relaxed);
-            tokenizer
+            let tokenizer = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_metadata(source.metadata())));
+            failed.store(!matches!(tokenizer, Ok(Ok(_))), Ordering::Relaxed);
+            tokenizer.unwrap_or_else(|panic| resume_unwind(panic))
         };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("candlewick-tokenizer".to_string());

@@ -141,7 +141,10 @@ impl PackedMatrix {
                 return;
             }
             let first = first_row + index * rows_per_task;
-            let done = task(first..end_row.min(first + rows_per_task), &|bytes| {
+            let rows = first..end_row.min(first + rows_per_task);
+            let task_bytes = rows.len() * row_bytes;
+            let done = task(rows, &|bytes| {
+                assert_eq!(bytes.len(), task_bytes, "the bytes of a task's rows");
                 for (i, rows) in bytes.chunks(PANEL * row_bytes).enumerate() {
                     let panel = first / PANEL + i;
                     // SAFETY: the panel lies inside the buffer, since its rows do; tasks have disjoint panels; the

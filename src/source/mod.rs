@@ -78,8 +78,10 @@ impl TensorInfo {
 ///
 /// # When it is called
 ///
-/// By `EngineBuilder::build` only, from one thread: first the metadata, then each tensor once, in ranges of some MiB
-/// that begin and end with a row. The source is dropped when the build ends.
+/// By `EngineBuilder::build` only: each tensor once, in ranges of whole rows that are some hundred KiB long, by all threads
+/// of the engine at the same time, while another thread may read the metadata. (Where rows of q and k have to be
+/// re-arranged, as in GGUF files of the llama family, up to twice of what is needed is read.) The source is dropped when
+/// the build ends.
 ///
 /// # Provided implementations
 ///
