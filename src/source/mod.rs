@@ -78,8 +78,9 @@ impl TensorInfo {
 ///
 /// # When it is called
 ///
-/// By `EngineBuilder::build` only, from one thread: first the metadata, then each tensor once, in ranges of some MiB
-/// that begin and end with a row. The source is dropped when the build ends.
+/// By `EngineBuilder::build` only: first the metadata, then tensor by tensor, each byte usually once, in ranges that begin
+/// and end with a row. Several threads read ranges of one tensor at the same time, and one may still read the metadata. The
+/// source is dropped when the build ends.
 ///
 /// # Provided implementations
 ///
