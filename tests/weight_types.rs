@@ -3,6 +3,9 @@
 
 mod temp_dir;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use candlewick::kernel::{self, KvFormat};
 use candlewick::quant::Requantize;
 use candlewick::source::{Dtype, Gguf, Memory, WeightSource};
@@ -140,7 +143,15 @@ fn a_factor_apart_from_the_blocks_multiplies_the_values() {
     let build = |model: Memory| Engine::builder(model).threads(1).build();
     let error = build(scaled(Dtype::Q4_0, factor)).unwrap_err();
     assert!(matches!(&error, Error::Build(BuildError::Quantize { tensor, .. }) if tensor == name), "{error:?}");
-    build(scaled(Dtype::Q4_0, 1.0)).unwrap();
+    let told = Rc::new(Cell::new((0, 1)));
+    let seen = Rc::clone(&told);
+    let counted = Engine::builder(scaled(Dtype::Q4_0, 1.0)).threads(1).progress(move |done, all| {
+        seen.set((done, all));
+        true
+    });
+    counted.build().unwrap();
+    let (done, all) = told.get();
+    assert_eq!(done, all, "the factors count");
     let rules: Requantize = "*=q8_0".parse().unwrap();
     for dtype in [Dtype::Q4_0, Dtype::Q8_0] {
         Engine::builder(scaled(dtype, factor)).threads(1).quantizer(rules.clone()).build().unwrap();

@@ -370,6 +370,14 @@ fn options_out_of_range_are_refused() {
         })
         .build();
     assert!(cancelled.unwrap_err().to_string().contains("cancelled"));
+    // An error of the tokenizer comes first, also where it is built beside the weights.
+    for threads in [1, 2] {
+        let mut source = TinyModel::llama().build().unwrap();
+        source.unset("tokenizer.ggml.model").unwrap();
+        source.remove("output_norm.weight").unwrap();
+        let error = Engine::builder(source).threads(threads).build().unwrap_err();
+        assert!(error.to_string().contains("tokenizer.ggml.model"), "{error}");
+    }
     assert!(engine(&TinyModel::llama(), |b| b.sampler(Chain::new())).complete(request(&[5])).is_ok());
 }
 

@@ -209,6 +209,36 @@ fn packing_keeps_every_bit() {
 }
 
 #[test]
+fn rows_that_the_threads_read_are_packed_alike_and_the_first_failure_counts() {
+    // Many tasks, the last of which has an incomplete panel.
+    let (rows, cols) = (4001, 512);
+    let mut random = Random(17);
+    for dtype in [Dtype::Q5_0, Dtype::Q6_K, Dtype::BF16] {
+        let bytes = random.weights(dtype, rows, cols);
+        let (row_bytes, expected) = (bytes.len() / rows, pack(dtype, rows, cols, &bytes));
+        let cpu = cpu(KernelLevel::Scalar, 3);
+        let mut matrix = PackedMatrix::allocate(dtype, rows, cols).unwrap();
+        let mut read = |rows: std::ops::Range<usize>, bad: &[usize]| {
+            matrix.pack_read::<KernelError>(&cpu, rows, &|first, out| {
+                let found = bad.iter().find(|&&row| (first..first + out.len() / row_bytes).contains(&row));
+                out.copy_from_slice(&bytes[first * row_bytes..][..out.len()]);
+                found.map_or(Ok(()), |&row| Err(KernelError::NotFinite { dtype: "read", row }))
+            })
+        };
+        for bad in [&[4000][..], &[3999, 1700], &[900, 2500, 5]] {
+            let row = *bad.iter().min().unwrap();
+            assert_eq!(read(0..rows, bad).unwrap_err(), KernelError::NotFinite { dtype: "read", row }, "{dtype}");
+        }
+        assert!(matches!(read(8..rows, &[]), Err(KernelError::RowRange { .. })));
+        assert!(matches!(read(0..rows + 15, &[]), Err(KernelError::RowRange { .. })));
+        read(16..rows, &[]).unwrap();
+        read(0..16, &[]).unwrap();
+        let panels = |matrix: &PackedMatrix| (0..matrix.panels()).map(|p| matrix.panel(p).to_vec()).collect::<Vec<_>>();
+        assert!(panels(&matrix) == panels(&expected), "{dtype}");
+    }
+}
+
+#[test]
 fn rows_gathered_from_panels_equal_the_file() {
     let mut random = Random(13);
     for dtype in dtypes() {
