@@ -18,6 +18,11 @@ use crate::source::Dtype;
 /// Packed bytes per task: enough tasks to balance, each long against the cost of a task, small enough for a core's cache.
 const TASK_BYTES: usize = 256 << 10;
 
+/// Fills a buffer with the bytes of whole rows from the given one on.
+pub(crate) type ReadRows<'a, E> = dyn Fn(usize, &mut [u8]) -> Result<(), E> + Sync + 'a;
+/// Gets the bytes of some rows and hands them to the given function, which packs them.
+type PackTask<'a, E> = dyn Fn(Range<usize>, &dyn Fn(&[u8]) -> Result<(), KernelError>) -> Result<(), E> + Sync + 'a;
+
 /// Weights `[rows, cols]` of one storage type, in panels of 16 interleaved rows.
 ///
 /// Holds exactly the format's bits, re-ordered, plus padding: rows up to a multiple of 16, the factors of blocks that
@@ -99,7 +104,7 @@ impl PackedMatrix {
         &mut self,
         cpu: &Cpu,
         rows: Range<usize>,
-        read: &(dyn Fn(usize, &mut [u8]) -> Result<(), E> + Sync),
+        read: &ReadRows<'_, E>,
     ) -> Result<(), E> {
         let row_bytes = self.row_bytes();
         // As many as threads are in here at the same time.
@@ -120,7 +125,7 @@ impl PackedMatrix {
         cpu: &Cpu,
         rows: Range<usize>,
         check: bool,
-        task: &(dyn Fn(Range<usize>, &dyn Fn(&[u8]) -> Result<(), KernelError>) -> Result<(), E> + Sync),
+        task: &PackTask<'_, E>,
     ) -> Result<(), E> {
         let Range { start: first_row, end: end_row } = rows;
         if !first_row.is_multiple_of(PANEL)

@@ -180,7 +180,7 @@ impl Bpe {
             let ids = vocabulary.ids(&texts);
             for (texts, ids) in texts.chunks_exact(3).zip(ids.chunks_exact(3)) {
                 // Text must not turn into a control token, whatever the list says.
-                if !ids[2].is_some_and(|id| !self.is_entry(vocabulary, id)) {
+                if ids[2].is_none_or(|id| self.is_entry(vocabulary, id)) {
                     let pair = (self.named(vocabulary, ids[0], texts[0]), self.named(vocabulary, ids[1], texts[1]));
                     let symbol = self.named(vocabulary, ids[2], texts[2]);
                     // Of two equal merges the first counts.
