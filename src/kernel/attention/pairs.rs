@@ -263,10 +263,15 @@ mod tests {
     #[test]
     fn factors_as_pairs_give_the_same_sums() {
         for sums in [Sums::Scaled(0.3), Sums::Continued] {
-            // SAFETY of all: the lengths are those above, and portable lanes run everywhere.
-            let expected = run(sums, false, |chains| unsafe { chains.single(0, false) });
-            assert_eq!(run(sums, true, |chains| unsafe { chains.single(0, true) }), expected);
+            let single = |packed: bool| {
+                // SAFETY: the lengths are those above.
+                run(sums, packed, |chains| unsafe { chains.single(0, packed) })
+            };
+            let expected = single(false);
+            assert_eq!(single(true), expected);
+            // SAFETY: as above; portable lanes run everywhere.
             assert_eq!(run(sums, false, |chains| unsafe { Widened::<Portable>::enter(chains) }), expected);
+            // SAFETY: as above.
             assert_eq!(run(sums, true, |chains| unsafe { Packed::<Portable>::enter(chains) }), expected);
         }
     }
