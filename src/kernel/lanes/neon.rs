@@ -394,8 +394,8 @@ impl<D: DotProduct> Lanes for Neon<D> {
             let pairs = Self::load_i(from);
             let high = vdupq_n_u32(0xffff_0000);
             [
-                each(pairs, |pairs| vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(pairs), high))),
-                each(pairs, |pairs| vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u8(pairs)))),
+                each(pairs, |pairs| vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(pairs), high))),
+                each(pairs, |pairs| vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_s32(pairs)))),
             ]
         }
     }
