@@ -172,7 +172,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    // Fewer where processors are emulated, as in the checks of this project.
+    #![proptest_config(ProptestConfig { cases: if cfg!(target_arch = "x86_64") { 256 } else { 64 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_level_and_every_cut_gives_scalars_bits(case in cases()) {
