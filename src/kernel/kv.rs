@@ -112,7 +112,7 @@ impl KvShape {
 
 /// One of a head's two panels.
 #[derive(Clone, Copy)]
-enum Panel {
+pub(super) enum Panel {
     Keys,
     Values,
 }
@@ -363,12 +363,17 @@ impl KvBlocks {
         (&view(codes)[start..start + self.shape.panel_len()], scales)
     }
 
-    /// Hints that both panels of a head will be read soon.
-    pub(super) fn prefetch(&self, block: u32, head: usize) {
-        let start = self.panel_start(head, Panel::Keys) * self.format.width();
-        let bytes = 2 * self.format.panel_len(self.shape) * self.format.width();
-        for line in self.block(block)[start..start + bytes].chunks(64) {
-            prefetch::<false>(line.as_ptr());
+    /// Where a panel of one head begins; `None` for a block without memory.
+    pub(super) fn panel_address(&self, block: u32, head: usize, panel: Panel) -> Option<*const u8> {
+        let (segment, bytes) = self.place(block);
+        let start = bytes.start + self.panel_start(head, panel) * self.format.width();
+        self.segments.get(segment).map(|segment| segment.as_slice()[start..].as_ptr())
+    }
+
+    /// Hints that a panel will be read soon.
+    pub(super) fn prefetch(&self, panel: *const u8) {
+        for line in (0..self.format.panel_len(self.shape) * self.format.width()).step_by(64) {
+            prefetch::<false>(panel.wrapping_add(line));
         }
     }
 }

@@ -8,15 +8,22 @@ use std::ptr::NonNull;
 
 /// Alignment of every buffer: a cache line, and the widest vector.
 pub(crate) const ALIGN: usize = 64;
-/// The huge page of x86-64 and of most aarch64 systems.
-#[cfg(unix)]
-const HUGE: usize = 2 << 20;
 
 /// A zeroed block of bytes that never moves.
 pub(crate) struct Buffer {
     data: NonNull<u8>,
     len: usize,
-    mapped: bool,
+    memory: Memory,
+}
+
+/// What holds a buffer's bytes.
+enum Memory {
+    Heap,
+    #[cfg(unix)]
+    Pages {
+        /// Unmapped when the last buffer in it is gone.
+        _mapping: std::sync::Arc<super::pages::Mapping>,
+    },
 }
 
 // SAFETY: a Buffer owns its bytes as a Vec would; access follows Rust's borrowing of the Buffer.
@@ -28,13 +35,14 @@ impl Buffer {
     /// `len` zero bytes, or `None` when there is no memory. `len` is not 0.
     pub(crate) fn zeroed(len: usize) -> Option<Buffer> {
         #[cfg(unix)]
-        if len >= HUGE {
-            return Self::map(len);
+        if len >= super::pages::WORTHWHILE {
+            let (mapping, data) = super::pages::take(len)?;
+            return Some(Buffer { data, len, memory: Memory::Pages { _mapping: mapping } });
         }
         let layout = Self::layout(len)?;
         // SAFETY: the layout's size is not 0 (`layout` refuses it).
         let data = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Buffer { data, len, mapped: false })
+        Some(Buffer { data, len, memory: Memory::Heap })
     }
 
     fn layout(len: usize) -> Option<std::alloc::Layout> {
@@ -43,55 +51,6 @@ impl Buffer {
         }
         std::alloc::Layout::from_size_align(len, ALIGN).ok()
     }
-
-    /// An anonymous mapping that starts at a huge page. Only whole huge pages are asked for, so that the tail
-    /// does not make 2 MiB resident for a few bytes.
-    #[cfg(unix)]
-    fn map(len: usize) -> Option<Buffer> {
-        // Real page sizes are at most 64 KiB on the targets; trimming at this grain is valid for all of them.
-        const GRAIN: usize = 64 << 10;
-        let kept = len.checked_next_multiple_of(GRAIN)?;
-        let reserved = kept.checked_add(HUGE)?;
-        // SAFETY: a fresh anonymous mapping; no address is asked for, so nothing existing is touched.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                reserved,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANON,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
-        let base = base as usize;
-        let start = base.next_multiple_of(HUGE);
-        let (head, tail) = (start - base, reserved - (start - base) - kept);
-        // SAFETY: head and tail lie inside the mapping just made, outside the part that is kept, and nobody has
-        // their address. A failure leaves them mapped, which costs address space only.
-        unsafe {
-            if head > 0 {
-                libc::munmap(base as *mut libc::c_void, head);
-            }
-            if tail > 0 {
-                libc::munmap((start + kept) as *mut libc::c_void, tail);
-            }
-            #[cfg(target_os = "linux")]
-            libc::madvise(start as *mut libc::c_void, len / HUGE * HUGE, libc::MADV_HUGEPAGE);
-        }
-        Some(Buffer { data: NonNull::new(start as *mut u8)?, len, mapped: true })
-    }
-
-    #[cfg(unix)]
-    fn unmap(&mut self) {
-        // SAFETY: `map` kept exactly this range (rounded up to the grain), and nothing borrows it any more.
-        unsafe { libc::munmap(self.data.as_ptr().cast(), self.len.next_multiple_of(64 << 10)) };
-    }
-
-    #[cfg(not(unix))]
-    fn unmap(&mut self) {}
 
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -130,11 +89,10 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.mapped {
-            self.unmap();
-        } else if let Some(layout) = Self::layout(self.len) {
+        match (&self.memory, Self::layout(self.len)) {
             // SAFETY: allocated with this layout.
-            unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) };
+            (Memory::Heap, Some(layout)) => unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) },
+            _ => {}
         }
     }
 }

@@ -18,6 +18,8 @@ pub mod measure;
 mod memory;
 mod ops;
 mod packed;
+#[cfg(unix)]
+mod pages;
 mod pool;
 mod scalar;
 mod stored;

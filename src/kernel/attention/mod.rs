@@ -219,10 +219,9 @@ impl<'a> Inputs<'a> {
                 let (pair, chunk) = (task / chunks, task % chunks);
                 let tile = self.tile(spans, tiles, pair);
                 let each = tile.parts().div_ceil(chunks);
-                for part in chunk * each..tile.parts().min((chunk + 1) * each) {
-                    // SAFETY: every part of every pair has its own place, and one task.
-                    tile.part(part, unsafe { shared.slice((pair * parts + part) * stride, stride) });
-                }
+                // SAFETY: every part of every pair has its own place, and one task.
+                let place = |part: usize| unsafe { shared.slice((pair * parts + part) * stride, stride) };
+                tile.parts_alone(chunk * each..tile.parts().min((chunk + 1) * each), place);
             });
             let partials: &[f32] = partials;
             for pair in 0..pairs {

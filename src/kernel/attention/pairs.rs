@@ -6,6 +6,7 @@ use super::super::isa::KernelLevel;
 use super::super::kv::BLOCK_TOKENS;
 use super::super::lanes::pairs::{has_pairs, with_pairs, PairKernel, PairLanes};
 use super::super::lanes::{each_column, Lanes};
+use super::super::memory::prefetch;
 use super::super::vector::leveled;
 use super::products::LANES;
 use super::PART;
@@ -58,6 +59,8 @@ struct Chains<const Q: usize> {
     factors: [*const f32; Q],
     out: [*mut f32; Q],
     sums: Sums,
+    /// As many bytes as the data has, in order, are brought closer meanwhile.
+    next: *const u8,
 }
 
 impl<const Q: usize> Chains<Q> {
@@ -107,12 +110,17 @@ impl<const Q: usize> Chains<Q> {
                 });
             }
             let mut data = self.data.add(first);
+            let mut next = self.next.wrapping_add(first * self.rows * size_of::<u32>());
             for p in 0..self.rows {
                 // No closure, which would lose the instruction set where it is not inlined.
                 let mut pairs = [P::load(data.cast()); N];
                 for (n, pairs) in pairs.iter_mut().enumerate().skip(1) {
                     *pairs = P::load(data.wrapping_add(n * LANES).cast());
                 }
+                for line in 0..N {
+                    prefetch::<true>(next.wrapping_add(line * 64));
+                }
+                next = next.wrapping_add(N * 64);
                 each_column!(Q, I => {
                     let factor = P::splat(self.factors[I], p);
                     for (sum, pairs) in sums[I].iter_mut().zip(pairs) {
@@ -156,11 +164,12 @@ impl<P: PairLanes, const Q: usize> PairKernel<P> for Chains<Q> {
 const QUERIES: usize = 4;
 
 /// Walks `rows` rows of pairs, `columns` wide and as far apart, for `count` queries. Query i's factors, prepared by
-/// [`prepare`] or [`pack`], begin at `i * factors.1`, its outputs at `i * out.1`.
+/// [`prepare`] or [`pack`], begin at `i * factors.1`, its outputs at `i * out.1`. Meanwhile as much data from `next` on is
+/// brought closer: what follows lies anywhere in memory, where the hardware does not look.
 fn walk(
     level: KernelLevel,
     count: usize,
-    data: &[u32],
+    (data, next): (&[u32], Option<*const u8>),
     columns: usize,
     (factors, factors_apart): (&[f32], usize),
     (out, out_apart): (&mut [f32], usize),
@@ -191,6 +200,7 @@ fn walk(
                             factors: std::array::from_fn(|i| factors.as_ptr().add((first + i) * factors_apart)),
                             out: std::array::from_fn(|i| out.add((first + i) * out_apart)),
                             sums,
+                            next: next.filter(|_| first == 0).unwrap_or(data.as_ptr().cast()),
                         }
                     };
                     // SAFETY: the lengths are checked; the machine has P.
@@ -208,12 +218,12 @@ fn walk(
 
 /// `scores[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
 ///
-/// Queries are prepared and `stride` apart, scores [`PART`] apart; `keys` is a K panel.
+/// Queries are prepared and `stride` apart, scores [`PART`] apart; `keys` is a K panel and where the next panel lies.
 pub(super) fn score(
     level: KernelLevel,
     count: usize,
     (queries, stride): (&[f32], usize),
-    keys: &[u32],
+    keys: (&[u32], Option<*const u8>),
     scale: f32,
     scores: &mut [f32],
 ) {
@@ -223,8 +233,15 @@ pub(super) fn score(
 /// `out[i][d] += sum over t of weights[i][t] * values[t][d]`, t ascending, for `count` queries.
 ///
 /// Weights are rounded and packed where the level wants that, [`PART`] apart; outputs are `dim` apart; `values` are
-/// rows of pairs of a V panel.
-pub(super) fn weigh(level: KernelLevel, count: usize, weights: &[f32], values: &[u32], dim: usize, out: &mut [f32]) {
+/// rows of pairs of a V panel, and where the rows lie that are wanted next.
+pub(super) fn weigh(
+    level: KernelLevel,
+    count: usize,
+    weights: &[f32],
+    values: (&[u32], Option<*const u8>),
+    dim: usize,
+    out: &mut [f32],
+) {
     walk(level, count, values, dim, (weights, PART), (out, dim), Sums::Continued);
 }
 
@@ -256,6 +273,7 @@ mod tests {
             factors: std::array::from_fn(|i| factors[10 * i..].as_ptr()),
             out: std::array::from_fn(|i| base.wrapping_add(39 * i)),
             sums,
+            next: data.as_ptr().cast(),
         });
         out.into_iter().map(f32::to_bits).collect()
     }

@@ -5,12 +5,12 @@
 use std::ops::Range;
 
 use super::super::isa::KernelLevel;
-use super::super::kv::{KvFormat, BLOCK_TOKENS};
+use super::super::kv::{KvFormat, Panel, BLOCK_TOKENS};
 use super::super::lanes::pairs::has_pairs;
 use super::super::memory::{with_scratch, words_mut};
 use super::super::ops::softcap_slice as softcap;
 use super::softmax::{divide, merge, share, soften, UNSEEN};
-use super::visible::{between, runs, Visible};
+use super::visible::{between, runs, PartBlocks, Visible};
 use super::{pairs, products};
 use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS};
 
@@ -97,17 +97,24 @@ impl<'a> Tile<'a> {
             let (part, rest) = scratch.split_at_mut(results);
             let (merged, rest) = rest.split_at_mut(results);
             self.start(merged);
+            let mut buffers = self.divide(rest);
             for n in 0..self.parts() {
-                self.compute(n, rest, part);
+                self.compute(n, &mut buffers, part);
                 merge(self.level, self.queries(), part, merged, self.dim);
             }
             self.finish(merged, take);
         });
     }
 
-    /// Part `n` alone, into `[queries][dim]` values and then `[queries][2]` with the maximum and the sum of weights.
-    pub(super) fn part(&self, n: usize, out: &mut [f32]) {
-        with_scratch(self.buffers(), |scratch| self.compute(n, scratch, &mut out[..self.queries() * (self.dim + 2)]));
+    /// Some parts, each into the `[queries][dim]` values and then `[queries][2]` with the maximum and the sum of weights
+    /// that `out` has for it.
+    pub(super) fn parts_alone<'b>(&self, parts: Range<usize>, mut out: impl FnMut(usize) -> &'b mut [f32]) {
+        with_scratch(self.buffers(), |scratch| {
+            let mut buffers = self.divide(scratch);
+            for n in parts {
+                self.compute(n, &mut buffers, &mut out(n)[..self.queries() * (self.dim + 2)]);
+            }
+        });
     }
 
     /// What merging starts from.
@@ -158,19 +165,26 @@ impl<'a> Tile<'a> {
         }
     }
 
-    fn compute(&self, n: usize, scratch: &mut [f32], out: &mut [f32]) {
-        let mut buffers = self.divide(scratch);
+    fn compute(&self, n: usize, buffers: &mut Buffers<'_>, out: &mut [f32]) {
         let blocks = self.visible.blocks(n);
         let (values, totals) = out.split_at_mut(self.queries() * self.dim);
-        let seen = self.weights(blocks.as_slice(), &mut buffers, totals);
+        let seen = self.weights(blocks.as_slice(), buffers, totals);
         if self.packed {
             buffers.scores.chunks_exact_mut(PART).for_each(|weights| pairs::pack(self.level, weights));
         }
         values.fill(0.0);
-        self.weigh(blocks.as_slice(), &seen, &mut buffers, values);
+        let following = if n + 1 < self.parts() { self.visible.blocks(n + 1) } else { PartBlocks::default() };
+        let then = self.address(following.as_slice().first(), Panel::Keys);
+        self.weigh((blocks.as_slice(), then), &seen, buffers, values);
     }
 
-    /// The working memory of a part, with the queries prepared.
+    /// Where a panel of a block lies, as a hint for prefetching: nobody may see the block, and then it may be gone.
+    fn address(&self, block: Option<&LiveBlock>, panel: Panel) -> Option<*const u8> {
+        let id = self.span.table.get(block?.block as usize)?;
+        self.inputs.blocks.panel_address(*id, self.head, panel)
+    }
+
+    /// The working memory of parts, with the queries prepared.
     fn divide<'b>(&self, scratch: &'b mut [f32]) -> Buffers<'b> {
         let (scores, rest) = scratch.split_at_mut(self.queries() * PART);
         let (queries, rest) = rest.split_at_mut(self.queries() * self.stride());
@@ -231,6 +245,13 @@ impl<'a> Tile<'a> {
         });
     }
 
+    /// Brings a panel closer beside products of widened ones. With many queries the time goes into arithmetic.
+    fn prefetch(&self, panel: Option<*const u8>) {
+        if let Some(panel) = panel.filter(|_| self.rows <= 4) {
+            self.inputs.blocks.prefetch(panel);
+        }
+    }
+
     /// Scores of the part's blocks, for the rows that see some of a block.
     fn score(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>) {
         let Inputs { shape, blocks, sink_q, .. } = self.inputs;
@@ -238,28 +259,26 @@ impl<'a> Tile<'a> {
             let (block, slot) = (block as usize, block as usize % PART_BLOCKS);
             // A live block may have live tokens out of sight only, and then may be gone.
             let Some(rows) = rows_that_see(&seen[..self.rows], slot) else { continue };
-            // Blocks lie anywhere in memory: the hardware's prefetching ends with each. With many queries the time goes
-            // into arithmetic.
-            if let Some(next) = part.get(i + 1).filter(|_| self.rows <= 4) {
-                if rows_that_see(&seen[..self.rows], next.block as usize % PART_BLOCKS).is_some() {
-                    blocks.prefetch(self.span.table[next.block as usize], self.head);
-                }
-            }
             let Buffers { scores, queries, moved, panel } = buffers;
             let id = self.span.table[block];
+            let next = match part.get(i + 1) {
+                Some(next) => self.address(Some(next), Panel::Keys),
+                None => self.address(part.first(), Panel::Values),
+            };
             if !self.pairs {
                 blocks.load_keys(self.level, id, self.head, panel);
+                self.prefetch(next);
             }
             let (first, count) = (rows.start * self.group, rows.len() * self.group);
             let to = first * PART + slot * BLOCK_TOKENS;
-            self.products(id, count, &queries[first * self.stride()..], panel, &mut scores[to..]);
+            self.products((id, next), count, &queries[first * self.stride()..], panel, &mut scores[to..]);
             let sinks = between(block, 0, shape.sinks);
             if let Some(sink_q) = sink_q.filter(|_| sinks != 0) {
                 for r in rows.clone().filter(|&r| shape.moves_sinks(self.index(r))) {
                     self.prepare(sink_q, r..r + 1, moved);
                     for (i, query) in moved.chunks_exact(self.stride()).enumerate() {
                         let mut sunk = [0.0; BLOCK_TOKENS];
-                        self.products(id, 1, query, panel, &mut sunk);
+                        self.products((id, next), 1, query, panel, &mut sunk);
                         let scores = &mut scores[(r * self.group + i) * PART + slot * BLOCK_TOKENS..];
                         runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&sunk[run]));
                     }
@@ -273,26 +292,43 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Scores of `count` prepared queries with a block, whose widened keys are in `panel` unless pairs are read.
-    fn products(&self, id: u32, count: usize, queries: &[f32], panel: &[f32], scores: &mut [f32]) {
+    /// Scores of `count` prepared queries with a block, whose widened keys are in `panel` unless pairs are read; then the
+    /// panel at `next` is brought closer.
+    fn products(
+        &self,
+        (id, next): (u32, Option<*const u8>),
+        count: usize,
+        queries: &[f32],
+        panel: &[f32],
+        scores: &mut [f32],
+    ) {
         let (queries, scale) = ((queries, self.stride()), self.inputs.shape.scale);
         if self.pairs {
             let keys = self.inputs.blocks.key_pairs(id, self.head);
-            pairs::score(self.level, count, queries, keys, scale, scores);
+            pairs::score(self.level, count, queries, (keys, next), scale, scores);
         } else {
             products::score(self.level, count, queries, panel, scale, scores);
         }
     }
 
     /// Weighs the part's values, for consecutive rows that see the same of a block at a time.
-    fn weigh(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>, out: &mut [f32]) {
+    /// `then` is what is read behind the part.
+    fn weigh(
+        &self,
+        (part, then): (&[LiveBlock], Option<*const u8>),
+        seen: &Seen,
+        buffers: &mut Buffers<'_>,
+        out: &mut [f32],
+    ) {
         let blocks = self.inputs.blocks;
-        for &LiveBlock { block, .. } in part {
+        for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
             let (id, slot) = (self.span.table[block as usize], block as usize % PART_BLOCKS);
+            let next = part.get(i + 1).map_or(then, |next| self.address(Some(next), Panel::Values));
             if !self.pairs {
                 for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
                     blocks.load_values(self.level, id, self.head, run, buffers.panel);
                 }
+                self.prefetch(next);
             }
             let mut r = 0;
             for alike in seen[..self.rows].chunk_by(|a, b| a[slot] == b[slot]) {
@@ -303,7 +339,7 @@ impl<'a> Tile<'a> {
                 for run in runs(alike[0][slot]) {
                     let token = slot * BLOCK_TOKENS + run.start;
                     if self.pairs {
-                        self.weigh_pairs((id, slot), run, weights, buffers.panel, out);
+                        self.weigh_pairs((id, slot, next), run, weights, buffers.panel, out);
                     } else {
                         let values = &buffers.panel[run.start * self.dim..run.end * self.dim];
                         products::weigh(self.level, queries.len(), &weights[token..], values, run.len(), self.dim, out);
@@ -313,10 +349,10 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Weighs the values of a run of tokens of the block `id`, the `slot`-th of its part.
+    /// Weighs the values of a run of tokens of the block `id`, the `slot`-th of its part, before the panel at `next`.
     fn weigh_pairs(
         &self,
-        (id, slot): (u32, usize),
+        (id, slot, next): (u32, usize, Option<*const u8>),
         run: Range<usize>,
         weights: &[f32],
         row: &mut [f32],
@@ -325,9 +361,10 @@ impl<'a> Tile<'a> {
         let count = out.len() / self.dim;
         let values = |rows: Range<usize>| self.inputs.blocks.value_pairs(id, self.head, rows);
         let weigh = |first: usize, values: &[u32], out: &mut [f32]| {
+            let next = next.map(|next| next.wrapping_add(first * self.dim * size_of::<u32>()));
             let first = slot * BLOCK_TOKENS / 2 + first;
             let weights = &weights[if self.packed { first } else { 2 * first }..];
-            pairs::weigh(self.level, count, weights, values, self.dim, out);
+            pairs::weigh(self.level, count, weights, (values, next), self.dim, out);
         };
         // A token whose neighbour is not seen: that one's weight is 0, but its value may be anything.
         let row = words_mut(row);

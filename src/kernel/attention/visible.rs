@@ -87,7 +87,7 @@ impl<'a> Visible<'a> {
         let (sinks, window) = self.ranges();
         let part = if n < sinks { n } else { window.start + n - sinks };
         let range = part * PART_BLOCKS..(part + 1) * PART_BLOCKS;
-        let mut blocks = PartBlocks { blocks: [LiveBlock::default(); PART_BLOCKS], len: 0 };
+        let mut blocks = PartBlocks::default();
         let visible = |block: usize| self.sinks.contains(&block) || self.window.contains(&block);
         match self.live {
             None => {
@@ -105,6 +105,7 @@ impl<'a> Visible<'a> {
 }
 
 /// Blocks of one part.
+#[derive(Default)]
 pub(super) struct PartBlocks {
     blocks: [LiveBlock; PART_BLOCKS],
     len: usize,
