@@ -56,10 +56,8 @@ def main():
         comparison.run(pathlib.Path(model))
     if not comparison.ceilings:
         sys.exit(f"no model: name files with --models, or fetch some into {CACHE}")
-    report = comparison.report()
-    print(figures.markdown(report))
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    comparison.save()
+    print(figures.markdown(comparison.report()))
     return 0
 
 
@@ -79,7 +77,7 @@ def parse():
     parser.add_argument("--program", type=path, help="our example bench [default: the one of cargo build --release]")
     parser.add_argument("--against", type=path, help=f"another build of it, the peer {contenders.OTHER_BUILD}")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one measurement [default: 600]")
-    parser.add_argument("--json", type=pathlib.Path, help="also write all figures here")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all figures here, after every round")
     parser.add_argument(
         "--venv",
         type=path,
@@ -128,6 +126,14 @@ class Comparison:
         self.results = {}
         self.ceilings = {}
         self.kernel = None
+        self.versions = contenders.versions(args.venv)
+
+    def save(self):
+        """Writes what there is so far: a run takes hours and may be stopped."""
+        if self.args.json:
+            partial = self.args.json.with_name(self.args.json.name + ".partial")
+            partial.write_text(json.dumps(self.report(), indent=1) + "\n", encoding="utf-8")
+            partial.replace(self.args.json)
 
     def miss(self, peer, what, reason):
         """Notes what has no figure, and why."""
@@ -169,6 +175,7 @@ class Comparison:
                         what += " and later tests"
                     self.miss(peer, what, str(failure))
                 playing = figures.worth_repeating(playing, {k[1]: v for k, v in results.items() if k[0] == test})
+                self.save()
 
     def pair(self, peer, flags):
         """One measurement of ours and one of the peer, or the peer's failure. A failure of ours ends the program."""
@@ -190,7 +197,7 @@ class Comparison:
             "threads": self.args.threads,
             "kernel": self.kernel,
             "rounds": self.args.rounds,
-            "versions": contenders.versions(self.args.venv),
+            "versions": self.versions,
             "ceilings": self.ceilings,
             "rows": rows,
             "missing": self.missing,

@@ -1,7 +1,9 @@
-//! The thread pool of the kernels: fork-join over numbered tasks, handed out dynamically.
+//! The thread pool of the kernels: fork-join over numbered tasks.
 //!
-//! A decode step has a few hundred joins, some of a few microseconds, so workers spin for a moment before they
-//! park, and the caller never waits for a worker that has not joined in. Knows nothing of what the tasks do.
+//! Every thread starts on an equal run of consecutive tasks, so that what it reads is one stream; who is done takes half
+//! of what another has left. A decode step has a few hundred joins, some of a few microseconds, so workers spin for a
+//! moment before they park, and the caller never waits for a worker that has not joined in: it takes that one's tasks.
+//! Knows nothing of what the tasks do.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -29,10 +31,17 @@ thread_local! {
     static INSIDE_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
-#[derive(Clone, Copy)]
-struct Job {
-    run: *const (dyn Fn(usize) + Sync),
-    tasks: usize,
+/// What a job calls with the number of each task.
+type Job = *const (dyn Fn(usize) + Sync);
+
+/// The tasks from `start` to before `end` as one word.
+fn pack(start: u32, end: u32) -> u64 {
+    u64::from(start) << 32 | u64::from(end)
+}
+
+/// What [`pack`] packed.
+fn unpack(range: u64) -> (u32, u32) {
+    ((range >> 32) as u32, range as u32)
 }
 
 /// Keeps the counters that different threads write on different cache lines.
@@ -41,7 +50,8 @@ struct Line<T>(T);
 
 struct Shared {
     state: Line<AtomicU64>,
-    next_task: Line<AtomicUsize>,
+    /// The tasks that nobody has begun, a range for each thread; see [`pack`].
+    ranges: Box<[Line<AtomicU64>]>,
     job: UnsafeCell<Option<Job>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     quit: AtomicBool,
@@ -82,7 +92,7 @@ impl Pool {
     pub fn new(threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
             state: Line(AtomicU64::new(0)),
-            next_task: Line(AtomicUsize::new(0)),
+            ranges: (0..threads.max(1)).map(|_| Line(AtomicU64::new(0))).collect(),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
             quit: AtomicBool::new(false),
@@ -97,7 +107,7 @@ impl Pool {
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("candlewick-{index}"));
-            pool.workers.push(builder.spawn(move || shared.work())?);
+            pool.workers.push(builder.spawn(move || shared.work(index))?);
         }
         Ok(pool)
     }
@@ -114,7 +124,9 @@ impl Pool {
     /// # Panics
     /// If a task panics, the others still run; then the first panic continues here. The pool stays usable.
     pub fn run(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-        if tasks <= 1 || self.workers.is_empty() || INSIDE_TASK.get() {
+        let numbers = u32::try_from(tasks);
+        let alone = tasks <= 1 || self.workers.is_empty() || INSIDE_TASK.get();
+        let Some(numbers) = numbers.ok().filter(|_| !alone) else {
             let mut panic = None;
             for task in 0..tasks {
                 run_task(f, task, |payload| keep_first(&mut panic, payload));
@@ -123,10 +135,10 @@ impl Pool {
                 resume_unwind(payload);
             }
             return;
-        }
+        };
         let turn = lock(&self.turn);
-        self.shared.open(f, tasks);
-        self.shared.take_tasks(f, tasks);
+        self.shared.open(f, numbers);
+        self.shared.take_tasks(0, f);
         self.shared.close();
         let panic = lock(&self.shared.panic).take();
         drop(turn);
@@ -152,13 +164,18 @@ impl Drop for Pool {
 
 impl Shared {
     /// Offers a job to the workers. The caller holds the turn and no job is open.
-    fn open(&self, f: &(dyn Fn(usize) + Sync), tasks: usize) {
+    fn open(&self, f: &(dyn Fn(usize) + Sync), tasks: u32) {
         // SAFETY: only the lifetime changes; `close` ends every use before `run` returns.
         let run: *const (dyn Fn(usize) + Sync) =
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f) };
         // SAFETY: no job is open and no worker is inside, so nothing reads `job` now.
-        unsafe { *self.job.get() = Some(Job { run, tasks }) };
-        self.next_task.0.store(0, Ordering::Relaxed);
+        unsafe { *self.job.get() = Some(run) };
+        let threads = self.ranges.len() as u64;
+        // Rounded up: below `tasks`, which is a u32. The caller, who is awake, has no fewer than others.
+        let start = |thread: usize| (u64::from(tasks) * thread as u64).div_ceil(threads) as u32;
+        for (thread, range) in self.ranges.iter().enumerate() {
+            range.0.store(pack(start(thread), start(thread + 1)), Ordering::Relaxed);
+        }
         let epoch = (self.state.0.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1) & u64::from(u32::MAX);
         // SeqCst here and on `parked`: either the worker sees the job, or the caller sees the parked worker.
         self.state.0.store(epoch << EPOCH_SHIFT | OPEN, Ordering::SeqCst);
@@ -184,19 +201,42 @@ impl Shared {
         }
     }
 
-    /// Runs tasks until none is left to take.
-    fn take_tasks(&self, f: &(dyn Fn(usize) + Sync), tasks: usize) {
-        loop {
-            let task = self.next_task.0.fetch_add(1, Ordering::Relaxed);
-            if task >= tasks {
-                return;
-            }
-            run_task(f, task, |payload| keep_first(&mut lock(&self.panic), payload));
+    /// Runs tasks until none is left to take. `me` is this thread's number.
+    fn take_tasks(&self, me: usize, f: &(dyn Fn(usize) + Sync)) {
+        while let Some(task) = self.next_own(me).or_else(|| self.steal(me)) {
+            run_task(f, task as usize, |payload| keep_first(&mut lock(&self.panic), payload));
         }
     }
 
+    /// The first task of this thread's range. Whose it is is all that threads settle here, so no order is asked for.
+    fn next_own(&self, me: usize) -> Option<u32> {
+        let next = |range| {
+            let (start, end) = unpack(range);
+            (start < end).then(|| pack(start + 1, end))
+        };
+        let taken = self.ranges[me].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        taken.ok().map(|range| unpack(range).0)
+    }
+
+    /// Takes the latter half of another thread's range, whose first task is returned and whose rest becomes this
+    /// thread's. `None` when nobody has any: tasks that are changing hands meanwhile are done by who took them.
+    fn steal(&self, me: usize) -> Option<u32> {
+        let shorter = |range| {
+            let (start, end) = unpack(range);
+            (start < end).then(|| pack(start, start + (end - start) / 2))
+        };
+        (me + 1..self.ranges.len()).chain(0..me).find_map(|other| {
+            let old = self.ranges[other].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter).ok()?;
+            let (start, end) = unpack(old);
+            let first = start + (end - start) / 2;
+            // This thread's range is empty, so nobody takes from it before this.
+            self.ranges[me].0.store(pack(first + 1, end), Ordering::Relaxed);
+            Some(first)
+        })
+    }
+
     /// A worker's life.
-    fn work(&self) {
+    fn work(&self, me: usize) {
         let mut seen = 0u64;
         while self.wait_for_job(seen) {
             let state = self.state.0.load(Ordering::Acquire);
@@ -210,7 +250,7 @@ impl Shared {
             // SAFETY: this worker is inside an open job, so `job` is set and not written until it leaves.
             if let Some(job) = unsafe { *self.job.get() } {
                 // SAFETY: the closure lives until the job is closed and empty; this worker is inside.
-                self.take_tasks(unsafe { &*job.run }, job.tasks);
+                self.take_tasks(me, unsafe { &*job });
             }
             let before = self.state.0.fetch_sub(1, Ordering::AcqRel);
             if before & ACTIVE == 1 && before & CALLER_BLOCKED != 0 {

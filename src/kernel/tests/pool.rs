@@ -132,3 +132,23 @@ fn levels_have_names_and_one_is_found() {
     assert!(KernelLevel::Scalar.is_available());
     assert!(KernelLevel::detect().is_available());
 }
+
+#[test]
+fn a_thread_that_is_done_takes_what_another_has_left() {
+    let pool = Pool::new(2).unwrap();
+    for held in [0, 50] {
+        // Both threads begin with a half of the tasks. Whoever has this one gets to no other until all are done.
+        let others = AtomicUsize::new(0);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        pool.run(100, &|task| {
+            if task == held {
+                while others.load(Ordering::SeqCst) < 99 && std::time::Instant::now() < deadline {
+                    std::thread::yield_now();
+                }
+                assert_eq!(others.load(Ordering::SeqCst), 99, "the tasks beside number {held}");
+            } else {
+                others.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+}
