@@ -40,6 +40,9 @@ CACHE = "~/.cache/candlewick/models"
 def main():
     """The command line."""
     args = parse()
+    if args.table:
+        print(figures.markdown(json.loads(args.table.read_text(encoding="utf-8"))))
+        return 0
     if args.setup:
         return 0 if contenders.set_up(args.venv) else 1
     ours, peers = contenders.everyone(args.threads, args.venv, args.kernel, args.program, args.against)
@@ -66,6 +69,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = lambda text: [name for name in text.split(",") if name]
     parser.add_argument("--setup", action="store_true", help="build and install everything that takes part, and end")
+    parser.add_argument("--table", type=pathlib.Path, help="print the table of a file of --json, and end")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK_TESTS)}")
     parser.add_argument("--tests", type=names, help=f"of {', '.join(TESTS)}")
     parser.add_argument("--peers", type=names, help="such as llama.cpp,candle-transformers [default: all]")
@@ -77,7 +81,7 @@ def parse():
     parser.add_argument("--program", type=path, help="our example bench [default: the one of cargo build --release]")
     parser.add_argument("--against", type=path, help=f"another build of it, the peer {contenders.OTHER_BUILD}")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one measurement [default: 600]")
-    parser.add_argument("--json", type=pathlib.Path, help="also write all figures here, after every round")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all figures here, after every test")
     parser.add_argument(
         "--venv",
         type=path,

@@ -5,6 +5,7 @@ python3 -m unittest discover benches/peers
 
 import contextlib
 import io
+import json
 import pathlib
 import struct
 import sys
@@ -153,7 +154,12 @@ class Contenders(unittest.TestCase):
 
     def reasons(self, status, tests):
         """What is noted of a peer that ends with this status."""
-        args = types.SimpleNamespace(tests=tests, rounds=2, threads=2, timeout=60, venv=pathlib.Path("none"))
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        saved = pathlib.Path(folder.name) / "figures.json"
+        args = types.SimpleNamespace(
+            tests=tests, rounds=2, threads=2, timeout=60, venv=pathlib.Path("none"), json=saved
+        )
         ours = self.contender("print('{\"test\": \"pp32\", \"tokens_per_second\": 2.0, \"kernel\": \"avx2\"}')")
         lacking = self.contender(f"import sys; print('no batches', file=sys.stderr); sys.exit({status})")
         comparison = compare.Comparison(args, ours, [lacking])
@@ -162,7 +168,9 @@ class Contenders(unittest.TestCase):
             file.flush()
             with contextlib.redirect_stderr(io.StringIO()):
                 comparison.run(pathlib.Path(file.name))
-        reasons = [missing["reason"] for missing in comparison.report()["missing"]]
+        report = comparison.report()
+        self.assertEqual(json.loads(saved.read_text(encoding="utf-8")), report, "saved without being asked")
+        reasons = [missing["reason"] for missing in report["missing"]]
         self.assertEqual(set(reasons), {"no batches"})
         return reasons
 
