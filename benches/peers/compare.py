@@ -55,10 +55,14 @@ def main():
     if absence:
         sys.exit(f"candlewick: {absence}")
     comparison = Comparison(args, ours, peers)
-    for model in args.models or sorted(pathlib.Path(CACHE).expanduser().glob("*.gguf")):
-        comparison.run(pathlib.Path(model))
-    if not comparison.ceilings:
+    models = args.models or sorted(pathlib.Path(CACHE).expanduser().glob("*.gguf"))
+    if not models:
         sys.exit(f"no model: name files with --models, or fetch some into {CACHE}")
+    if args.json:
+        # A place that cannot be written is better known before hours of measurements.
+        partial(args.json).write_text("", encoding="utf-8")
+    for model in models:
+        comparison.run(pathlib.Path(model))
     comparison.save()
     print(figures.markdown(comparison.report()))
     return 0
@@ -81,7 +85,7 @@ def parse():
     parser.add_argument("--program", type=path, help="our example bench [default: the one of cargo build --release]")
     parser.add_argument("--against", type=path, help=f"another build of it, the peer {contenders.OTHER_BUILD}")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one measurement [default: 600]")
-    parser.add_argument("--json", type=pathlib.Path, help="also write all figures here, after every test")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all figures here, after every round")
     parser.add_argument(
         "--venv",
         type=path,
@@ -135,9 +139,9 @@ class Comparison:
     def save(self):
         """Writes what there is so far: a run takes hours and may be stopped."""
         if self.args.json:
-            partial = self.args.json.with_name(self.args.json.name + ".partial")
-            partial.write_text(json.dumps(self.report(), indent=1) + "\n", encoding="utf-8")
-            partial.replace(self.args.json)
+            file = partial(self.args.json)
+            file.write_text(json.dumps(self.report(), indent=1) + "\n", encoding="utf-8")
+            file.replace(self.args.json)
 
     def miss(self, peer, what, reason):
         """Notes what has no figure, and why."""
@@ -213,6 +217,11 @@ class Comparison:
                 for pair in pairs
             ],
         }
+
+
+def partial(path):
+    """Where a file is written before it takes its place."""
+    return path.with_name(path.name + ".partial")
 
 
 def merge(lines):

@@ -149,7 +149,7 @@ def _row(model, test, group, variants, field):
 def markdown(report):
     """The page: a table per model, the ceilings, and who was not measured and why."""
     lines = [
-        f"{report['processor']}, {report['threads']} threads, kernels `{report['kernel']}`, {report['rounds']} rounds;"
+        f"{report['processor']}, {report['threads']} threads, kernels `{report['kernel']}`, up to {report['rounds']} rounds;"
         f" peers: {_versions(report['versions'])}.",
         "",
     ]

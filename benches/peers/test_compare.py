@@ -12,6 +12,7 @@ import sys
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
@@ -169,7 +170,10 @@ class Contenders(unittest.TestCase):
             with contextlib.redirect_stderr(io.StringIO()):
                 comparison.run(pathlib.Path(file.name))
         report = comparison.report()
-        self.assertEqual(json.loads(saved.read_text(encoding="utf-8")), report, "saved without being asked")
+        self.assertEqual(json.loads(saved.read_text(encoding="utf-8")), report, "what is saved after the last round")
+        with contextlib.redirect_stdout(io.StringIO()) as table, mock.patch("sys.argv", ["", "--table", str(saved)]):
+            compare.main()
+        self.assertEqual(table.getvalue(), figures.markdown(report) + "\n")
         reasons = [missing["reason"] for missing in report["missing"]]
         self.assertEqual(set(reasons), {"no batches"})
         return reasons

@@ -118,7 +118,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Precision of the activations in matrix products; default: 8 bits on quantized weights.
+    /// Precision of the activations in matrix products; default: 8 bits on quantized weights, bf16 on BF16 weights.
     pub fn precision(mut self, precision: Precision) -> EngineBuilder {
         self.precision = precision;
         self

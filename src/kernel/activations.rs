@@ -5,24 +5,27 @@
 
 use super::format::Layout;
 use super::isa::Cpu;
+use super::lanes::pairs::{has_pairs, round_bf16};
 use super::memory::{with_scratch, Shared};
 use super::ops::{inverse_rms, Activation};
 use super::packed::PackedMatrix;
 use super::vector::leveled;
+use crate::source::Dtype;
 
 /// Rows of a group.
 pub(crate) const GROUP: usize = 8;
 /// Blocks whose largest magnitude is below this count as zero: their scale's reciprocal could overflow.
 const SMALLEST: f32 = 1.0e-30;
 
-/// How quantized weights are multiplied. Dense weights always take f32 activations.
+/// How weights and activations are multiplied. Weights of F32 and F16 always take f32 activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Precision {
-    /// Activations as int8 with one scale per 32 values.
+    /// Quantized weights take activations as int8 with one scale per 32 values; weights of BF16 take activations rounded
+    /// to bf16 (to nearest, ties to even; magnitudes below 2^-50 become zero), summed in f32.
     #[default]
     Int8Activations,
-    /// f32 activations and dequantized weights.
+    /// f32 activations, and the weights' values in f32.
     F32,
 }
 
@@ -131,13 +134,16 @@ struct Starts {
 struct Forms {
     int8: bool,
     float: bool,
+    narrow: bool,
+    pairs: bool,
     sums: [bool; 2],
 }
 
 /// One input `[rows][cols]`, prepared for some matrices. Reusable: buffers grow and are kept.
 ///
 /// An input that is not finite makes the outputs NaN that it contributes to: with int8 activations its whole
-/// block of 32 counts as NaN; with f32 activations IEEE arithmetic applies.
+/// block of 32 counts as NaN; with f32 activations IEEE arithmetic applies, also where BF16 weights round a value beyond
+/// 3.39e38 to infinity.
 pub struct Activations {
     rows: usize,
     cols: usize,
@@ -152,6 +158,11 @@ pub struct Activations {
     starts: Vec<Starts>,
     /// `[group][cols][rows of the group]`.
     values: Vec<f32>,
+    /// The same, rounded to bf16.
+    narrow: Vec<f32>,
+    /// Those as pairs of consecutive columns, the former in the upper half: `[group][cols / 2][rows of the group]`, the
+    /// columns rounded up.
+    pairs: Vec<u32>,
 }
 
 /// A group's operands: what a kernel reads. Pointers to the first block; `columns` is the group's row count.
@@ -184,6 +195,8 @@ impl Activations {
             sums: [Vec::new(), Vec::new()],
             starts: Vec::new(),
             values: Vec::new(),
+            narrow: Vec::new(),
+            pairs: Vec::new(),
         }
     }
 
@@ -227,19 +240,21 @@ impl Activations {
         self.starts.iter_mut().for_each(|starts| starts.subs = 0);
         let mut forms = Forms::default();
         for layout in weights.iter().map(|w| w.layout()) {
-            if !takes_int8(layout, precision) {
-                forms.float = true;
-                continue;
-            }
-            forms.int8 = true;
-            if layout.has_min {
-                forms.sums[layout.subs - 1] = true;
-            } else {
-                self.add_starts(layout.offset, layout.subs);
+            match form(layout, precision) {
+                Form::Float => forms.float = true,
+                Form::Narrow => forms.narrow = true,
+                Form::Int8 if layout.has_min => (forms.int8, forms.sums[layout.subs - 1]) = (true, true),
+                Form::Int8 => {
+                    forms.int8 = true;
+                    self.add_starts(layout.offset, layout.subs);
+                }
             }
         }
+        let level = cpu.usable_level();
+        // Tests look at products of pairs on any machine.
+        forms.pairs = forms.narrow && (has_pairs(level) || cfg!(test));
         self.forms = forms;
-        let Forms { int8, float, sums } = forms;
+        let Forms { int8, float, narrow, pairs, sums } = forms;
         let blocks = rows * (cols / 32);
         if int8 {
             grow(&mut self.codes, blocks * 8);
@@ -254,6 +269,12 @@ impl Activations {
         if float {
             grow(&mut self.values, rows * cols);
         }
+        if narrow {
+            grow(&mut self.narrow, rows * cols);
+        }
+        if pairs {
+            grow(&mut self.pairs, rows * cols.div_ceil(2));
+        }
         let job = Job {
             input,
             rows,
@@ -265,8 +286,9 @@ impl Activations {
                 .map(|s| (s.offset, s.subs, Shared(s.values.as_mut_ptr())))
                 .collect(),
             values: float.then_some(Shared(self.values.as_mut_ptr())),
+            narrow: narrow.then_some(Shared(self.narrow.as_mut_ptr())),
+            pairs: pairs.then_some(Shared(self.pairs.as_mut_ptr())),
         };
-        let level = cpu.usable_level();
         // A handful of groups costs less than waking the workers.
         let groups = rows.div_ceil(GROUP);
         let per_task = if rows * cols < 1 << 15 { groups } else { groups.div_ceil(cpu.pool.threads() * 4) }.max(1);
@@ -291,17 +313,16 @@ impl Activations {
 
     /// Whether products with this layout take the int8 form.
     pub(crate) fn int8_for(&self, layout: &Layout) -> bool {
-        takes_int8(layout, self.precision)
+        form(layout, self.precision) == Form::Int8
     }
 
     /// Checks that the forms of a layout were prepared.
     pub(crate) fn assert_prepared(&self, layout: &Layout) {
-        let ready = if !self.int8_for(layout) {
-            self.forms.float
-        } else if layout.has_min {
-            self.forms.sums[layout.subs - 1]
-        } else {
-            self.starts_for(layout).is_some()
+        let ready = match form(layout, self.precision) {
+            Form::Float => self.forms.float,
+            Form::Narrow => self.forms.narrow,
+            Form::Int8 if layout.has_min => self.forms.sums[layout.subs - 1],
+            Form::Int8 => self.starts_for(layout).is_some(),
         };
         assert!(ready, "the input was not prepared for {} weights", layout.dtype);
     }
@@ -315,9 +336,22 @@ impl Activations {
         Operands { codes: self.codes[block * 8..].as_ptr(), scales: self.scales[block..].as_ptr(), sums, starts }
     }
 
-    /// The f32 values of a group, `[cols][rows of the group]`.
-    pub(crate) fn group_values(&self, group: usize) -> *const f32 {
-        self.values[group * GROUP * self.cols..].as_ptr()
+    /// The f32 values of a group for a dense layout, or any at f32 precision: `[cols][rows of the group]`.
+    pub(crate) fn group_values(&self, layout: &Layout, group: usize) -> *const f32 {
+        self.float_values(layout)[group * GROUP * self.cols..].as_ptr()
+    }
+
+    /// The pairs of a group, `[cols / 2][rows of the group]`, if a layout takes them and this machine multiplies them.
+    pub(crate) fn group_pairs(&self, layout: &Layout, group: usize) -> Option<*const u32> {
+        let wanted = self.forms.pairs && form(layout, self.precision) == Form::Narrow;
+        wanted.then(|| self.pairs[group * GROUP * self.cols.div_ceil(2)..].as_ptr())
+    }
+
+    fn float_values(&self, layout: &Layout) -> &[f32] {
+        match form(layout, self.precision) {
+            Form::Narrow => &self.narrow,
+            _ => &self.values,
+        }
     }
 
     /// Code of row `m`, column `k`.
@@ -332,10 +366,10 @@ impl Activations {
         self.scales[at + b * width]
     }
 
-    /// Value of row `m`, column `k`.
-    pub(crate) fn value(&self, m: usize, k: usize) -> f32 {
+    /// Value of row `m`, column `k`, as [`group_values`](Self::group_values) has it.
+    pub(crate) fn value(&self, layout: &Layout, m: usize, k: usize) -> f32 {
         let (at, width) = self.place(m, self.cols);
-        self.values[at + k * width]
+        self.float_values(layout)[at + k * width]
     }
 
     /// Index of a row's first entry where a row has `per_row` entries, and the distance to the next.
@@ -365,8 +399,22 @@ pub(crate) fn group_width(rows: usize, group: usize) -> usize {
     GROUP.min(rows - group * GROUP)
 }
 
-fn takes_int8(layout: &Layout, precision: Precision) -> bool {
-    layout.dtype.is_quantized() && precision == Precision::Int8Activations
+/// What a storage type is multiplied with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Int8,
+    /// f32 rounded to bf16.
+    Narrow,
+    Float,
+}
+
+fn form(layout: &Layout, precision: Precision) -> Form {
+    match (precision, layout.dtype) {
+        (Precision::F32, _) => Form::Float,
+        (Precision::Int8Activations, Dtype::BF16) => Form::Narrow,
+        (Precision::Int8Activations, dtype) if dtype.is_quantized() => Form::Int8,
+        (Precision::Int8Activations, _) => Form::Float,
+    }
 }
 
 fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
@@ -384,6 +432,8 @@ struct Job<'a> {
     sums: [Option<Shared<f32>>; 2],
     starts: Vec<(i32, usize, Shared<i32>)>,
     values: Option<Shared<f32>>,
+    narrow: Option<Shared<f32>>,
+    pairs: Option<Shared<u32>>,
 }
 
 leveled! {
@@ -414,6 +464,20 @@ impl Job<'_> {
                 for (k, value) in row.iter().enumerate() {
                     // SAFETY: as above.
                     unsafe { *values.get().add(first * cols + k * width + c) = *value };
+                }
+            }
+            if let Some(narrow) = self.narrow {
+                for (k, value) in row.iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe { *narrow.get().add(first * cols + k * width + c) = round_bf16(*value) };
+                }
+            }
+            if let Some(pairs) = self.pairs {
+                for (j, pair) in row.chunks(2).enumerate() {
+                    let second = pair.get(1).map_or(0, |second| round_bf16(*second).to_bits() >> 16);
+                    let word = round_bf16(pair[0]).to_bits() | second;
+                    // SAFETY: as above.
+                    unsafe { *pairs.get().add(first * cols.div_ceil(2) + j * width + c) = word };
                 }
             }
         }

@@ -1,10 +1,12 @@
 //! Products with f32 activations: panels dequantized chunk by chunk, then multiplied.
 //!
-//! Per output one chain over k ascending: acc ← fma(weight, activation, acc), across chunks. Knows no threads.
+//! Per output one chain over k ascending: acc ← fma(weight, activation, acc), across chunks. With BF16 weights, whose
+//! activations are rounded to bf16, products of pairs give the same straight from the panel. Knows no threads.
 
 use std::marker::PhantomData;
 
 use super::format::PANEL;
+use super::lanes::pairs::{PairKernel, PairLanes};
 use super::lanes::{each_column, Kernel, Lanes};
 use super::unpack::Format;
 
@@ -113,6 +115,44 @@ impl<V: Lanes, const C: usize> Kernel<V> for FloatTile<C> {
             if C > V::FLOAT_COLUMNS {
                 part::<V, C, 4>(&self);
             }
+        }
+    }
+}
+
+/// A BF16 panel without tiny weights times `C` columns of pairs.
+pub(crate) struct PairTile<const C: usize> {
+    pub(crate) panel: *const u8,
+    pub(crate) cols: usize,
+    /// `[cols / 2][C]`, the columns rounded up.
+    pub(crate) pairs: *const u32,
+    /// Column c's 16 results go to `out + c * stride`.
+    pub(crate) out: *mut f32,
+    pub(crate) stride: usize,
+}
+
+impl<P: PairLanes, const C: usize> PairKernel<P> for PairTile<C> {
+    /// # Safety
+    /// The fields hold what they name; the machine has P, which takes factors as pairs.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [P::V::splat_f(0.0); C];
+            let factors = self.pairs.cast::<f32>();
+            for j in 0..self.cols / 2 {
+                let weights = P::load_columns(self.panel.add(j * 4 * PANEL));
+                each_column!(C, COLUMN => {
+                    sums[COLUMN] = P::dot(P::splat(factors, j * C + COLUMN), weights, sums[COLUMN]);
+                });
+            }
+            if !self.cols.is_multiple_of(2) {
+                let j = self.cols / 2;
+                let weights = P::load_column(self.panel.add(j * 4 * PANEL));
+                each_column!(C, COLUMN => {
+                    sums[COLUMN] = P::dot(P::splat(factors, j * C + COLUMN), weights, sums[COLUMN]);
+                });
+            }
+            each_column!(C, COLUMN => { P::V::store_f(self.out.add(COLUMN * self.stride), sums[COLUMN]); });
         }
     }
 }

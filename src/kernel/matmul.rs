@@ -1,18 +1,19 @@
 //! Products of one input with packed matrices: the split into tasks, and which kernel takes which.
 //!
-//! Tasks are runs of panels of one matrix, handed out dynamically. The split follows the number of threads; the
+//! Tasks are runs of panels of one matrix, that threads divide among them. The split follows the number of threads; the
 //! order of every sum does not. Knows no formats beyond their [`Layout`](super::format::Layout).
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::activations::{group_width, Activations, Operands, GROUP};
-use super::float::{Dequantize, FloatColumn, FloatTile, Widen, CHUNK, QUAD};
+use super::float::{Dequantize, FloatColumn, FloatTile, PairTile, Widen, CHUNK, QUAD};
 use super::format::PANEL;
 use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
 use super::isa::Cpu;
 #[cfg(test)]
 use super::lanes;
+use super::lanes::pairs::PairLanes;
 use super::lanes::{with_lanes, Lanes};
 use super::memory::{with_scratch, Shared};
 use super::packed::PackedMatrix;
@@ -50,6 +51,10 @@ pub fn matmul_add(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs
 type Runner = fn(&Job<'_>, Range<usize>);
 
 fn runner(cpu: &Cpu) -> Runner {
+    #[cfg(target_arch = "x86_64")]
+    if super::lanes::pairs::has_pairs(cpu.usable_level()) {
+        return run_pairs::<super::lanes::avx512_bf16::Bf16>;
+    }
     with_lanes!(cpu.usable_level(), V => run_lanes::<V>, else run_scalar)
 }
 
@@ -57,6 +62,12 @@ fn runner(cpu: &Cpu) -> Runner {
 #[cfg(test)]
 pub(crate) fn matmul_portable(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
     dispatch(cpu, run_lanes::<lanes::Portable>, weights, acts, outs, false);
+}
+
+/// The same for products of pairs.
+#[cfg(test)]
+pub(crate) fn matmul_portable_pairs(cpu: &Cpu, weights: &[&PackedMatrix], acts: &Activations, outs: &mut [&mut [f32]]) {
+    dispatch(cpu, run_pairs::<lanes::pairs::Packed<lanes::Portable>>, weights, acts, outs, false);
 }
 
 /// One matrix of a dispatch.
@@ -82,7 +93,13 @@ fn dispatch(cpu: &Cpu, run: Runner, weights: &[&PackedMatrix], acts: &Activation
         return;
     }
     let cost = |w: &PackedMatrix| {
-        let per_value = if acts.int8_for(w.layout()) { 1 } else { 8 };
+        let per_value = if acts.int8_for(w.layout()) {
+            1
+        } else if acts.group_pairs(w.layout(), 0).is_some() {
+            2
+        } else {
+            8
+        };
         (PANEL * w.cols()).saturating_mul(acts.rows() * per_value)
     };
     let total = weights.iter().fold(0usize, |sum, w| sum.saturating_add(cost(w).saturating_mul(w.panels())));
@@ -149,6 +166,31 @@ macro_rules! with_columns {
             _ => unreachable!("a group has 1 to 8 rows"),
         }
     };
+}
+
+/// As [`run_lanes`], with products of pairs where the input has them; `P` takes factors as pairs.
+#[cfg_attr(not(any(test, target_arch = "x86_64")), allow(dead_code))]
+fn run_pairs<P: PairLanes>(job: &Job<'_>, panels: Range<usize>) {
+    let (layout, cols) = (job.weights.layout(), job.weights.cols());
+    if job.acts.group_pairs(layout, 0).is_none() {
+        return run_lanes::<P::V>(job, panels);
+    }
+    for index in panels {
+        if job.weights.has_tiny(index) {
+            float::<P::V>(job, index..index + 1);
+            continue;
+        }
+        let panel = job.weights.panel(index).as_ptr();
+        for group in 0..job.acts.rows().div_ceil(GROUP) {
+            let Some(pairs) = job.acts.group_pairs(layout, group) else { continue };
+            // SAFETY: panel and pairs have `cols` columns; `write` hands out room for the results; the machine has P.
+            unsafe {
+                job.write(index, group, |out, stride| {
+                    with_columns!(job.columns(group), C => P::enter(PairTile::<C> { panel, cols, pairs, out, stride }))
+                });
+            }
+        }
+    }
 }
 
 impl Job<'_> {
@@ -319,7 +361,7 @@ unsafe fn float_quad<V: Lanes>(
         for group in groups.clone() {
             let columns = job.columns(group);
             // SAFETY: the group has `cols` times `columns` values.
-            let values = unsafe { job.acts.group_values(group).add(first * columns) };
+            let values = unsafe { job.acts.group_values(job.weights.layout(), group).add(first * columns) };
             if columns == 1 && quad.len() == QUAD && job.weights.dtype().is_quantized() {
                 let sums = sums[place(group, 0)..][..QUAD * PANEL].as_mut_ptr();
                 // SAFETY: all four chunks are in the scratch; the machine has V.

@@ -20,10 +20,8 @@ pub(crate) struct Buffer {
 enum Memory {
     Heap,
     #[cfg(unix)]
-    Pages {
-        /// Unmapped when the last buffer in it is gone.
-        _mapping: std::sync::Arc<super::pages::Mapping>,
-    },
+    /// Unmapped when the last buffer in it is gone.
+    Pages(std::sync::Arc<super::pages::Mapping>),
 }
 
 // SAFETY: a Buffer owns its bytes as a Vec would; access follows Rust's borrowing of the Buffer.
@@ -35,9 +33,10 @@ impl Buffer {
     /// `len` zero bytes, or `None` when there is no memory. `len` is not 0.
     pub(crate) fn zeroed(len: usize) -> Option<Buffer> {
         #[cfg(unix)]
-        if len >= super::pages::WORTHWHILE {
-            let (mapping, data) = super::pages::take(len)?;
-            return Some(Buffer { data, len, memory: Memory::Pages { _mapping: mapping } });
+        if len >= super::pages::WORTHWHILE && !cfg!(miri) {
+            if let Some((mapping, data)) = super::pages::take(len) {
+                return Some(Buffer { data, len, memory: Memory::Pages(mapping) });
+            }
         }
         let layout = Self::layout(len)?;
         // SAFETY: the layout's size is not 0 (`layout` refuses it).
@@ -50,6 +49,15 @@ impl Buffer {
             return None;
         }
         std::alloc::Layout::from_size_align(len, ALIGN).ok()
+    }
+
+    /// The mapping that the buffer lies in.
+    #[cfg(all(test, unix))]
+    pub(super) fn mapping(&self) -> Option<std::sync::Arc<super::pages::Mapping>> {
+        match &self.memory {
+            Memory::Pages(mapping) => Some(std::sync::Arc::clone(mapping)),
+            Memory::Heap => None,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -89,10 +97,18 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        match (&self.memory, Self::layout(self.len)) {
-            // SAFETY: allocated with this layout.
-            (Memory::Heap, Some(layout)) => unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) },
-            _ => {}
+        match &self.memory {
+            Memory::Heap => {
+                if let Some(layout) = Self::layout(self.len) {
+                    // SAFETY: allocated with this layout.
+                    unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) };
+                }
+            }
+            #[cfg(unix)]
+            Memory::Pages(mapping) => {
+                // SAFETY: the bytes were cut for this buffer, which is not used any more.
+                unsafe { mapping.give_back(self.data, self.len) }
+            }
         }
     }
 }

@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::format::{layout, Layout, MAX_BLOCK_BYTES, PANEL};
 use super::isa::Cpu;
+use super::lanes::pairs::TINY;
 use super::memory::{Buffer, Shared};
 use super::scalar::dequantize_block;
 use crate::error::KernelError;
@@ -33,6 +34,8 @@ pub struct PackedMatrix {
     cols: usize,
     panel_bytes: usize,
     buffer: Buffer,
+    /// Of BF16 weights, the panels with weights that products of pairs take for zeros.
+    tiny: Vec<AtomicBool>,
 }
 
 impl fmt::Debug for PackedMatrix {
@@ -63,7 +66,9 @@ impl PackedMatrix {
             return Err(too_large);
         };
         let buffer = Buffer::zeroed(bytes).ok_or(KernelError::OutOfMemory { bytes })?;
-        Ok(PackedMatrix { layout, rows, cols, panel_bytes, buffer })
+        let panels = if dtype == Dtype::BF16 { rows.div_ceil(PANEL) } else { 0 };
+        let tiny = (0..panels).map(|_| AtomicBool::new(false)).collect();
+        Ok(PackedMatrix { layout, rows, cols, panel_bytes, buffer, tiny })
     }
 
     /// Packs whole rows from the file's bytes, in parallel, starting at row `first_row`.
@@ -134,7 +139,7 @@ impl PackedMatrix {
         {
             return Err(KernelError::RowRange { first_row, end_row, rows: self.rows }.into());
         }
-        let (layout, row_bytes, panel_bytes) = (self.layout, self.row_bytes(), self.panel_bytes);
+        let (layout, row_bytes, panel_bytes, tiny) = (self.layout, self.row_bytes(), self.panel_bytes, &self.tiny);
         let data = Shared(self.buffer.as_mut_slice().as_mut_ptr());
         let rows_per_task = (TASK_BYTES / panel_bytes).max(1) * PANEL;
         // The first task that failed, and why.
@@ -157,6 +162,9 @@ impl PackedMatrix {
                     let packed =
                         unsafe { std::slice::from_raw_parts_mut(data.get().add(panel * panel_bytes), panel_bytes) };
                     layout.pack_panel(rows, row_bytes, packed);
+                    if let Some(tiny) = tiny.get(panel) {
+                        tiny.store(has_tiny(packed), Ordering::Relaxed);
+                    }
                     if check && !layout.is_finite(packed) {
                         let row = layout.first_not_finite(rows, row_bytes).unwrap_or_default();
                         let dtype = layout.dtype.name();
@@ -233,6 +241,11 @@ impl PackedMatrix {
         &self.buffer.as_slice()[panel * self.panel_bytes..(panel + 1) * self.panel_bytes]
     }
 
+    /// Whether a panel of BF16 weights has some between zero and [`TINY`].
+    pub(crate) fn has_tiny(&self, panel: usize) -> bool {
+        self.tiny.get(panel).is_some_and(|tiny| tiny.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn unpack_block(&self, row: usize, index: usize, block: &mut [u8]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         self.layout.unpack_block(self.panel(row / PANEL), row % PANEL, index, block);
@@ -241,4 +254,12 @@ impl PackedMatrix {
     fn row_bytes(&self) -> usize {
         self.cols / self.dtype().block_len() * self.dtype().block_bytes()
     }
+}
+
+/// Whether some bf16 have a magnitude between zero and [`TINY`].
+fn has_tiny(panel: &[u8]) -> bool {
+    let least = (TINY.to_bits() >> 16) as u16;
+    // Without an early exit, so that whole lines are looked at by vector instructions. Zero becomes the largest number.
+    let is_tiny = |x: [u8; 2]| (u16::from_le_bytes(x) & 0x7fff).wrapping_sub(1) < least - 1;
+    panel.as_chunks().0.iter().fold(false, |any, x| any | is_tiny(*x))
 }

@@ -10,7 +10,7 @@ use super::memory::ALIGN;
 
 /// From this length on a buffer is worth a place here.
 pub(super) const WORTHWHILE: usize = 64 << 10;
-/// Length of a mapping that buffers share: addresses, of which only touched pages take memory.
+/// Length of a mapping that buffers share: addresses, of which pages take memory when they are first touched.
 const SHARED: usize = 64 << 20;
 /// From this length on a buffer has a mapping of its own.
 const ALONE: usize = 16 << 20;
@@ -66,6 +66,20 @@ impl Mapping {
         }
         Some(Mapping { start: NonNull::new(start as *mut u8)?, len })
     }
+
+    /// Lets the system have the whole pages of some bytes, while others keep the mapping. Nothing is cut there again.
+    /// Neighbours on the same huge page lie on small ones from then on: rather that than memory of models long gone.
+    ///
+    /// # Safety
+    /// The bytes lie in this mapping, and nobody uses them any more.
+    pub(super) unsafe fn give_back(&self, data: NonNull<u8>, len: usize) {
+        let (start, end) = (data.as_ptr() as usize, data.as_ptr() as usize + len);
+        let (first, last) = (start.next_multiple_of(GRAIN), end / GRAIN * GRAIN);
+        if first < last {
+            // SAFETY: whole pages inside of the bytes, which nobody uses (the caller's promise). A failure keeps them.
+            unsafe { libc::madvise(first as *mut libc::c_void, last - first, libc::MADV_DONTNEED) };
+        }
+    }
 }
 
 impl Drop for Mapping {
@@ -81,8 +95,9 @@ struct Current {
     taken: usize,
 }
 
-/// `len` zero bytes that nobody else has, aligned to [`ALIGN`], for as long as the mapping is kept; `None` when there is
-/// no memory. Nothing is cut from the same place twice: a mapping lives until its last buffer is gone.
+/// `len` zero bytes that nobody else has, aligned to [`ALIGN`], for as long as the mapping is kept; `None` when there are
+/// no such addresses. Nothing is cut from the same place twice: a mapping lives until its last buffer is gone, and what
+/// other buffers had is [given back](Mapping::give_back) before.
 pub(super) fn take(len: usize) -> Option<(Arc<Mapping>, NonNull<u8>)> {
     static CURRENT: Mutex<Current> = Mutex::new(Current { mapping: Weak::new(), taken: 0 });
     if len < ALONE {
@@ -115,18 +130,23 @@ mod tests {
     use super::*;
     use crate::kernel::memory::Buffer;
 
+    /// Some bytes of a buffer, its first and last among them.
+    fn some(buffer: &Buffer) -> impl Iterator<Item = u8> + '_ {
+        let bytes = buffer.as_slice();
+        bytes.iter().step_by(997).chain(bytes.last()).copied()
+    }
+
     #[test]
     fn buffers_share_mappings_and_no_bytes() {
-        let sizes = [WORTHWHILE, WORTHWHILE + 1, 3 << 20, ALONE - 1, ALONE, 100, 5 << 20];
+        let sizes = [WORTHWHILE, WORTHWHILE + 1, 3 << 20, 100, ALONE - 1, ALONE, 5 << 20];
         let mut buffers: Vec<Buffer> =
-            (0..40).map(|i| Buffer::zeroed(sizes[i % sizes.len()]).expect("memory")).collect();
+            (0..20).map(|i| Buffer::zeroed(sizes[i % sizes.len()]).expect("memory")).collect();
         for (i, buffer) in buffers.iter_mut().enumerate() {
-            let bytes = buffer.as_mut_slice();
-            assert!(bytes.as_ptr().addr().is_multiple_of(ALIGN));
-            assert!(bytes.iter().all(|&byte| byte == 0), "buffer {i} is not fresh");
-            bytes.fill(i as u8 + 1);
+            assert!(buffer.as_slice().as_ptr().addr().is_multiple_of(ALIGN));
+            assert!(some(buffer).all(|byte| byte == 0), "buffer {i} is not fresh");
+            buffer.as_mut_slice().fill(i as u8 + 1);
         }
-        // Every second one goes, so that mappings are left with holes.
+        // Every second one goes, so that mappings are left with holes, which are not filled again.
         let mut count = 0;
         buffers.retain(|_| {
             count += 1;
@@ -134,9 +154,36 @@ mod tests {
         });
         buffers.extend((0..10).map(|_| Buffer::zeroed(1 << 20).expect("memory")));
         for (i, buffer) in buffers.iter().enumerate() {
-            let expected = if i < 20 { 2 * i as u8 + 2 } else { 0 };
-            assert!(buffer.as_slice().iter().all(|&byte| byte == expected), "buffer {i}");
+            let expected = if i < 10 { 2 * i as u8 + 2 } else { 0 };
+            assert!(some(buffer).all(|byte| byte == expected), "buffer {i}");
         }
+    }
+
+    #[test]
+    fn short_buffers_share_a_mapping_and_long_ones_have_their_own() {
+        let shared = |len| {
+            let ((a, _), (b, _)) = (take(len).expect("memory"), take(len).expect("memory"));
+            Arc::ptr_eq(&a, &b)
+        };
+        // A mapping may be full between the two.
+        assert!((0..3).any(|_| shared(WORTHWHILE)));
+        assert!((0..3).all(|_| !shared(ALONE)));
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    fn a_buffer_gives_its_pages_back_while_others_keep_the_mapping() {
+        let mut buffer = Buffer::zeroed(3 * GRAIN).expect("memory");
+        let mapping = buffer.mapping().expect("a place in a mapping");
+        buffer.as_mut_slice().fill(7);
+        let start = buffer.as_slice().as_ptr();
+        let edge = start.addr().next_multiple_of(GRAIN) - start.addr();
+        drop(buffer);
+        // SAFETY: the mapping is kept, and nothing is cut there again.
+        let bytes = unsafe { std::slice::from_raw_parts(start, 3 * GRAIN) };
+        assert!(bytes[edge..edge + 2 * GRAIN].iter().all(|&byte| byte == 0), "pages that the system has again");
+        assert!(bytes[..edge].iter().all(|&byte| byte == 7), "the page before has other buffers too");
+        drop(mapping);
     }
 
     #[test]

@@ -118,8 +118,8 @@ impl Pool {
     }
 
     /// Calls `f(0)`, `f(1)`, … `f(tasks - 1)`, each once, on any thread of the pool and in any order, and returns
-    /// when all have ended. Callers on different threads take turns; a call from inside a task (of any pool)
-    /// runs on that thread alone.
+    /// when all have ended. Callers on different threads take turns; a call from inside a task (of any pool), or with
+    /// more tasks than a u32 counts, runs on that thread alone.
     ///
     /// # Panics
     /// If a task panics, the others still run; then the first panic continues here. The pool stays usable.
@@ -171,7 +171,7 @@ impl Shared {
         // SAFETY: no job is open and no worker is inside, so nothing reads `job` now.
         unsafe { *self.job.get() = Some(run) };
         let threads = self.ranges.len() as u64;
-        // Rounded up: below `tasks`, which is a u32. The caller, who is awake, has no fewer than others.
+        // Rounded up: at most `tasks`, which is a u32. The caller, who is awake, has no fewer than others.
         let start = |thread: usize| (u64::from(tasks) * thread as u64).div_ceil(threads) as u32;
         for (thread, range) in self.ranges.iter().enumerate() {
             range.0.store(pack(start(thread), start(thread + 1)), Ordering::Relaxed);
@@ -219,7 +219,8 @@ impl Shared {
     }
 
     /// Takes the latter half of another thread's range, whose first task is returned and whose rest becomes this
-    /// thread's. `None` when nobody has any: tasks that are changing hands meanwhile are done by who took them.
+    /// thread's. `None` when nobody has any. Tasks that are changing hands at that moment are not seen: who took them does
+    /// them, without this thread's help.
     fn steal(&self, me: usize) -> Option<u32> {
         let shorter = |range| {
             let (start, end) = unpack(range);

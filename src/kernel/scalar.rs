@@ -252,7 +252,7 @@ pub(crate) fn int8_rows(
     }
 }
 
-/// As [`int8_rows`], with f32 activations and dequantized weights.
+/// As [`int8_rows`], with f32 activations, which may be rounded to bf16, and dequantized weights.
 pub(crate) fn float_rows(
     weights: &PackedMatrix,
     acts: &Activations,
@@ -263,7 +263,8 @@ pub(crate) fn float_rows(
     for n in weight_rows {
         weights.dequantize_row(n, &mut row);
         for m in 0..acts.rows() {
-            let sum = row.iter().enumerate().fold(0f32, |acc, (k, w)| w.mul_add(acts.value(m, k), acc));
+            let sum =
+                row.iter().enumerate().fold(0f32, |acc, (k, w)| w.mul_add(acts.value(weights.layout(), m, k), acc));
             store(m, n, sum);
         }
     }

@@ -179,8 +179,9 @@ impl<'a> Inputs<'a> {
     /// The tile of a number below `tiles.len() * kv_heads`.
     fn tile(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], pair: usize) -> Tile<'a> {
         let kv_heads = self.blocks.shape().kv_heads;
-        // Later tiles see more keys: the longest first balances the threads.
-        let (s, row) = tiles[tiles.len() - 1 - pair / kv_heads];
+        // Later tiles see more keys. A long one beside a short one: every run of tasks is as much work as others are.
+        let i = pair / kv_heads;
+        let (s, row) = tiles[if i.is_multiple_of(2) { tiles.len() - 1 - i / 2 } else { i / 2 }];
         Tile::new(self, &spans[s], row, pair % kv_heads)
     }
 

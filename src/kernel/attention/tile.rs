@@ -168,7 +168,8 @@ impl<'a> Tile<'a> {
     fn compute(&self, n: usize, buffers: &mut Buffers<'_>, out: &mut [f32]) {
         let blocks = self.visible.blocks(n);
         let (values, totals) = out.split_at_mut(self.queries() * self.dim);
-        let seen = self.weights(blocks.as_slice(), buffers, totals);
+        let first_values = self.address(blocks.as_slice().first(), Panel::Values);
+        let seen = self.weights((blocks.as_slice(), first_values), buffers, totals);
         if self.packed {
             buffers.scores.chunks_exact_mut(PART).for_each(|weights| pairs::pack(self.level, weights));
         }
@@ -194,15 +195,20 @@ impl<'a> Tile<'a> {
     }
 
     /// Weights of a part's blocks in `buffers.scores`, relative to the largest of each query; `totals` is that largest
-    /// score and the sum of weights.
-    fn weights(&self, blocks: &[LiveBlock], buffers: &mut Buffers<'_>, totals: &mut [f32]) -> Seen {
+    /// score and the sum of weights. `then` is what is read next.
+    fn weights(
+        &self,
+        (blocks, then): (&[LiveBlock], Option<*const u8>),
+        buffers: &mut Buffers<'_>,
+        totals: &mut [f32],
+    ) -> Seen {
         let mut seen: Seen = [[0; PART_BLOCKS]; TILE_ROWS];
         for &LiveBlock { block, lanes } in blocks {
             for (r, seen) in seen[..self.rows].iter_mut().enumerate() {
                 seen[block as usize % PART_BLOCKS] = lanes & self.inputs.shape.lanes(self.index(r), block as usize);
             }
         }
-        self.score(blocks, &seen, buffers);
+        self.score((blocks, then), &seen, buffers);
         for (query, (weights, total)) in
             buffers.scores.chunks_exact_mut(PART).zip(totals.chunks_exact_mut(2)).enumerate()
         {
@@ -223,13 +229,13 @@ impl<'a> Tile<'a> {
             let mut buffers = self.divide(rest);
             running.as_chunks_mut().0.fill([f32::NEG_INFINITY, UNSEEN]);
             for n in 0..self.parts() {
-                self.weights(self.visible.blocks(n).as_slice(), &mut buffers, part);
+                self.weights((self.visible.blocks(n).as_slice(), None), &mut buffers, part);
                 merge(self.level, self.queries(), part, running, 0);
             }
             // Once more, rather than to keep the weights of the whole context.
             for n in 0..self.parts() {
                 let blocks = self.visible.blocks(n);
-                let seen = self.weights(blocks.as_slice(), &mut buffers, part);
+                let seen = self.weights((blocks.as_slice(), None), &mut buffers, part);
                 for (query, weights) in buffers.scores.chunks_exact(PART).enumerate() {
                     let ([max, sum], [part_max, _]) = (pair(running, query), pair(part, query));
                     for block in blocks.as_slice() {
@@ -253,7 +259,7 @@ impl<'a> Tile<'a> {
     }
 
     /// Scores of the part's blocks, for the rows that see some of a block.
-    fn score(&self, part: &[LiveBlock], seen: &Seen, buffers: &mut Buffers<'_>) {
+    fn score(&self, (part, then): (&[LiveBlock], Option<*const u8>), seen: &Seen, buffers: &mut Buffers<'_>) {
         let Inputs { shape, blocks, sink_q, .. } = self.inputs;
         for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
             let (block, slot) = (block as usize, block as usize % PART_BLOCKS);
@@ -261,10 +267,7 @@ impl<'a> Tile<'a> {
             let Some(rows) = rows_that_see(&seen[..self.rows], slot) else { continue };
             let Buffers { scores, queries, moved, panel } = buffers;
             let id = self.span.table[block];
-            let next = match part.get(i + 1) {
-                Some(next) => self.address(Some(next), Panel::Keys),
-                None => self.address(part.first(), Panel::Values),
-            };
+            let next = part.get(i + 1).map_or(then, |next| self.address(Some(next), Panel::Keys));
             if !self.pairs {
                 blocks.load_keys(self.level, id, self.head, panel);
                 self.prefetch(next);
@@ -278,7 +281,7 @@ impl<'a> Tile<'a> {
                     self.prepare(sink_q, r..r + 1, moved);
                     for (i, query) in moved.chunks_exact(self.stride()).enumerate() {
                         let mut sunk = [0.0; BLOCK_TOKENS];
-                        self.products((id, next), 1, query, panel, &mut sunk);
+                        self.products((id, None), 1, query, panel, &mut sunk);
                         let scores = &mut scores[(r * self.group + i) * PART + slot * BLOCK_TOKENS..];
                         runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&sunk[run]));
                     }

@@ -18,9 +18,8 @@ pub(crate) fn has_bf16() -> bool {
             let mut out = [[0f32; 16]; PROBES];
             // SAFETY: the instructions are there (just asked).
             unsafe { Bf16::enter(Probe { a: &a, b: &b, sums: &sums, out: &mut out }) };
-            (0..PROBES).all(|i| {
-                (0..16).all(|lane| expected(a[i][lane], b[i][lane], sums[i][lane]).to_bits() == out[i][lane].to_bits())
-            })
+            let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || x.is_nan() && y.is_nan();
+            (0..PROBES).all(|i| (0..16).all(|lane| same(expected(a[i][lane], b[i][lane], sums[i][lane]), out[i][lane])))
         }
     })
 }
@@ -30,7 +29,8 @@ const PROBES: usize = 32;
 
 type Probes<T> = [[T; 16]; PROBES];
 
-/// Operands whose sums differ between the possible orders and ways of rounding: of like magnitude, and cancelling.
+/// Operands whose sums differ between the possible orders and ways of rounding: of like magnitude, and cancelling; and
+/// those whose product is too large for an f32 while its sum is not, those that overflow, and infinities.
 fn probes() -> (Probes<u32>, Probes<u32>, Probes<f32>) {
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {
@@ -51,6 +51,16 @@ fn probes() -> (Probes<u32>, Probes<u32>, Probes<f32>) {
                 2 => near * 4096.0,
                 _ => -f32::from_bits(x[0] << 16) * f32::from_bits(y[0] << 16),
             };
+        }
+    }
+    let (half, huge, infinite) = (0x5f80, 0x7f7f, 0x7f80); // 2^64, the largest, and what is none
+    let edges =
+        [(half, half, -(127f32.exp2())), (huge, huge, 0.0), (infinite, 0, 1.0), (infinite, half, f32::NEG_INFINITY)];
+    for (lane, (x, y, sum)) in edges.into_iter().enumerate() {
+        for (at, shift, sign) in [(0, 16, 0), (4, 0, 0), (8, 16, 0x8000), (12, 0, 0x8000)] {
+            let lane = at + lane;
+            (a[0][lane], b[0][lane]) = (x << shift, (y | sign) << shift);
+            sums[0][lane] = if sign == 0 { sum } else { -sum };
         }
     }
     (a, b, sums)
@@ -105,6 +115,24 @@ impl PairLanes for Bf16 {
     unsafe fn load(from: *const u8) -> Self::Pairs {
         // SAFETY: see above.
         unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_columns(from: *const u8) -> Self::Pairs {
+        const WORDS: [u16; 32] = {
+            let (mut words, mut lane) = ([0; 32], 0);
+            while lane < 16 {
+                (words[2 * lane], words[2 * lane + 1]) = (16 + lane as u16, lane as u16);
+                lane += 1;
+            }
+            words
+        };
+        // SAFETY: see above.
+        unsafe { _mm512_permutexvar_epi16(_mm512_loadu_si512(WORDS.as_ptr().cast()), Self::load(from)) }
+    }
+    #[inline(always)]
+    unsafe fn load_column(from: *const u8) -> Self::Pairs {
+        // SAFETY: see above.
+        unsafe { _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))) }
     }
     #[inline(always)]
     unsafe fn splat(factors: *const f32, index: usize) -> Self::Pairs {

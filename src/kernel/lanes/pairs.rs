@@ -1,7 +1,8 @@
 //! Products of pairs of bf16: natively where a processor has them, in f32 with the same bits elsewhere.
 //!
 //! A pair is a 32-bit word. Its upper half is multiplied and added first, then its lower half, each sum rounded once.
-//! A product of two bf16 is exact in f32, so this is what two fused multiply-adds give, but for subnormal numbers:
+//! That is what two fused multiply-adds give (a product of two bf16 is exact in f32, unless it is out of range), but for
+//! subnormal numbers:
 //! `vdpbf16ps` takes them for zeros. Operands whose magnitudes are 0 or at least [`TINY`] never come near those.
 
 use std::marker::PhantomData;
@@ -51,6 +52,10 @@ pub(crate) trait PairLanes: Copy + 'static {
     unsafe fn enter<K: PairKernel<Self>>(kernel: K);
     /// 16 pairs from 64 bytes.
     unsafe fn load(from: *const u8) -> Self::Pairs;
+    /// Two columns of 16 bf16, one behind the other: the former are the upper halves.
+    unsafe fn load_columns(from: *const u8) -> Self::Pairs;
+    /// One column of 16 bf16; the lower halves are zero.
+    unsafe fn load_column(from: *const u8) -> Self::Pairs;
     /// Pair `index` of a column of factors in every lane.
     unsafe fn splat(factors: *const f32, index: usize) -> Self::Pairs;
     /// `sums` plus both products of each lane, the upper halves' first.
@@ -89,6 +94,16 @@ impl<V: Lanes> PairLanes for Widened<V> {
     unsafe fn load(from: *const u8) -> Self::Pairs {
         // SAFETY: see above.
         unsafe { V::load_pairs(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_columns(from: *const u8) -> Self::Pairs {
+        // SAFETY: see above.
+        unsafe { [V::load_bf16(from), V::load_bf16(from.add(32))] }
+    }
+    #[inline(always)]
+    unsafe fn load_column(from: *const u8) -> Self::Pairs {
+        // SAFETY: see above.
+        unsafe { [V::load_bf16(from), V::splat_f(0.0)] }
     }
     #[inline(always)]
     unsafe fn splat(factors: *const f32, index: usize) -> Self::Pairs {
@@ -133,6 +148,16 @@ impl<V: Lanes> PairLanes for Packed<V> {
     unsafe fn load(from: *const u8) -> Self::Pairs {
         // SAFETY: passed on.
         unsafe { V::load_pairs(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_columns(from: *const u8) -> Self::Pairs {
+        // SAFETY: passed on.
+        unsafe { Widened::<V>::load_columns(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_column(from: *const u8) -> Self::Pairs {
+        // SAFETY: passed on.
+        unsafe { Widened::<V>::load_column(from) }
     }
     #[inline(always)]
     unsafe fn splat(factors: *const f32, index: usize) -> Self::Pairs {

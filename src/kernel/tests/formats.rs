@@ -370,6 +370,28 @@ fn scales_and_weights_that_are_not_finite_are_errors_that_name_the_row() {
 }
 
 #[test]
+fn panels_with_weights_that_products_of_pairs_take_for_zeros_are_known() {
+    let (rows, cols) = (40, 33);
+    let mut random = Random(53);
+    let fine = random.weights(Dtype::BF16, rows, cols);
+    for (bits, tiny) in
+        [(0u16, false), (0x8000, false), (0x0001, true), (0x267f, true), (0x2680, false), (0xa67f, true)]
+    {
+        for row in [0, 20, 39] {
+            let mut bytes = fine.clone();
+            bytes[(row * cols + 32) * 2..][..2].copy_from_slice(&bits.to_le_bytes());
+            let mut matrix = super::pack(Dtype::BF16, rows, cols, &bytes);
+            let found: Vec<bool> = (0..3).map(|panel| matrix.has_tiny(panel)).collect();
+            let expected: Vec<bool> = (0..3).map(|panel| tiny && panel == row / 16).collect();
+            assert_eq!(found, expected, "{bits:#06x} in row {row}");
+            // Packed anew, the panel is as its new weights are.
+            matrix.pack_rows(&cpu(KernelLevel::Scalar, 1), 0, &fine).unwrap();
+            assert!((0..3).all(|panel| !matrix.has_tiny(panel)));
+        }
+    }
+}
+
+#[test]
 fn every_type_is_held_as_one_that_has_a_kernel_or_cannot_be_loaded() {
     for &dtype in Dtype::ALL {
         let (packed, read) = (layout(dtype).is_some(), stored::decoder(dtype).is_some());

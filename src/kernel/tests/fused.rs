@@ -1,6 +1,7 @@
 //! What is computed on the way in or out of another operation equals the operations one by one, bit for bit.
 
 use super::{cpu, pack, Random};
+use crate::kernel::kv::Panel;
 use crate::kernel::{
     add, add_rms_norm, attention, matmul, matmul_add, rms_norm, rope, Activation, Activations, AttentionShape,
     AttentionSpan, Cpu, Input, KernelLevel, KvBlocks, KvFormat, KvShape, Precision, BLOCK_TOKENS,
@@ -144,4 +145,38 @@ fn a_block_that_stands_twice_is_refused() {
     assert!(blocks.grow());
     let (mut keys, values) = ([0.0; 80], [0.0; 80]);
     blocks.write_rotated(&cpu(KernelLevel::Scalar, 2), &[1, 1], 10, (&mut keys, &values), (&[], &[]));
+}
+
+#[test]
+fn panels_lie_where_prefetching_is_told() {
+    for &format in KvFormat::ALL {
+        for (kv_heads, head_dim) in [(2, 64), (3, 7)] {
+            let shape = KvShape { kv_heads, head_dim };
+            let mut blocks = KvBlocks::new(format, shape, 2);
+            assert!(blocks.grow() && blocks.grow());
+            let values = BLOCK_TOKENS * (head_dim + if format == KvFormat::Bf16 { head_dim % 2 } else { 0 });
+            let bytes = values
+                * match format {
+                    KvFormat::F32 => 4,
+                    KvFormat::Q8 => 1,
+                    _ => 2,
+                };
+            for block in 0..4 {
+                let address = |head, panel| blocks.panel_address(block, head, panel).unwrap().addr();
+                for head in 0..kv_heads {
+                    let keys = address(head, Panel::Keys);
+                    assert_eq!(keys, address(0, Panel::Keys) + 2 * head * bytes, "{format:?}");
+                    assert_eq!(address(head, Panel::Values), keys + bytes, "{format:?}");
+                    if format == KvFormat::Bf16 {
+                        assert_eq!(keys, blocks.key_pairs(block, head).as_ptr().addr());
+                        assert_eq!(keys + bytes, blocks.value_pairs(block, head, 0..16).as_ptr().addr());
+                    }
+                }
+                let first = blocks.panel_address(block / 2 * 2, 0, Panel::Keys).unwrap().addr();
+                assert_eq!(address(0, Panel::Keys), first + block as usize % 2 * blocks.block_bytes());
+            }
+            assert_eq!(blocks.panel_address(4, 0, Panel::Keys), None, "no memory yet");
+            assert_eq!(blocks.panel_address(u32::MAX, 0, Panel::Values), None);
+        }
+    }
 }

@@ -134,6 +134,16 @@ fn levels_have_names_and_one_is_found() {
 }
 
 #[test]
+fn no_task_is_lost_or_done_twice_when_threads_steal() {
+    for threads in [2, 3, 8] {
+        let pool = Pool::new(threads).unwrap();
+        for round in 0..1500 {
+            assert_eq!(counts(&pool, 97), vec![1; 97], "{threads} threads, round {round}");
+        }
+    }
+}
+
+#[test]
 fn a_thread_that_is_done_takes_what_another_has_left() {
     let pool = Pool::new(2).unwrap();
     for held in [0, 50] {

@@ -1,7 +1,7 @@
 //! Products: every level against the scalar one, bit for bit, and the scalar one against f64.
 
 use super::{cpu, dtypes, pack, prepare, shapes, Random};
-use crate::kernel::matmul::matmul_portable;
+use crate::kernel::matmul::{matmul_portable, matmul_portable_pairs};
 use crate::kernel::{matmul, Activations, Cpu, KernelLevel, PackedMatrix, Precision};
 use crate::source::Dtype;
 
@@ -15,6 +15,7 @@ fn levels() -> Vec<(String, KernelLevel, Matmul)> {
         .map(|&level| (level.to_string(), level, matmul as Matmul))
         .collect();
     levels.push(("portable lanes".into(), KernelLevel::Scalar, matmul_portable as Matmul));
+    levels.push(("portable pairs".into(), KernelLevel::Scalar, matmul_portable_pairs as Matmul));
     let names: Vec<&str> = levels.iter().map(|(name, ..)| name.as_str()).collect();
     println!("kernels that run here: scalar, {}; the best is {}", names.join(", "), KernelLevel::detect().detail());
     if let Ok(required) = std::env::var("CANDLEWICK_REQUIRE_KERNELS") {
@@ -136,6 +137,7 @@ fn several_matrices_of_several_types_share_one_input() {
     let shapes = [
         (Dtype::Q6_K, 33),
         (Dtype::F16, 5),
+        (Dtype::BF16, 23),
         (Dtype::Q4_K, 70),
         (Dtype::Q8_0, 16),
         (Dtype::Q2_K, 40),
@@ -203,6 +205,8 @@ fn scalar_is_close_to_f64() {
                     for i in 0..k {
                         let a = if dtype.is_quantized() && precision == Precision::Int8Activations {
                             f64::from(acts.code(row, i)) * f64::from(acts.scale(row, i / 32))
+                        } else if dtype == Dtype::BF16 && precision == Precision::Int8Activations {
+                            f64::from(half::bf16::from_f32(x[row * k + i]))
                         } else {
                             f64::from(x[row * k + i])
                         };

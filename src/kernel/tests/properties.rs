@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{dtypes, factors, Random};
-use crate::kernel::matmul::matmul_portable;
+use crate::kernel::matmul::{matmul_portable, matmul_portable_pairs};
 use crate::kernel::{
     matmul, matmul_add, Activation, Activations, Cpu, Input, KernelLevel, PackedMatrix, Pool, Precision,
 };
@@ -31,7 +31,9 @@ fn contents(random: &mut Random, dtype: Dtype, rows: usize, cols: usize) -> Vec<
             }
             Dtype::F16 if one_in(random, 9) => block.copy_from_slice(&pick(random, &EDGES).to_le_bytes()),
             Dtype::BF16 if one_in(random, 9) => {
-                block.copy_from_slice(&pick(random, &[0u16, 0x8000, 1, 0x807f, 0x0080, 0x7f7f, 0xff7f]).to_le_bytes());
+                // With the neighbours of 2^-50.
+                let edges = [0u16, 0x8000, 1, 0x807f, 0x0080, 0x267f, 0xa680, 0x7f7f, 0xff7f];
+                block.copy_from_slice(&pick(random, &edges).to_le_bytes());
             }
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => {}
             _ => {
@@ -65,6 +67,8 @@ fn input(random: &mut Random, rows: usize, cols: usize) -> Vec<f32> {
             2 => row.iter_mut().for_each(|value| *value = 3.0f32.copysign(*value)),
             3 => row[at] = pick(random, &[f32::MAX, f32::MIN, 1e30, -1e38]),
             4 => row.iter_mut().for_each(|value| *value *= 1e-30),
+            // Around the least bf16 that counts, 2^-50.
+            6 => row.iter_mut().for_each(|value| *value *= 1e-15),
             5 => row[at] = pick(random, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
             _ => {}
         }
@@ -198,7 +202,10 @@ proptest! {
         }
         if !case.add {
             let cpu = Cpu { pool, level: KernelLevel::Scalar };
-            prop_assert_eq!(bits(&case.run(&operands, matmul_portable, &cpu, 0..case.rows)), expected, "portable lanes");
+            for (portable, name) in [(matmul_portable as Matmul, "lanes"), (matmul_portable_pairs, "pairs")] {
+                let actual = bits(&case.run(&operands, portable, &cpu, 0..case.rows));
+                prop_assert_eq!(&actual, &expected, "portable {}", name);
+            }
         }
     }
 }
