@@ -41,7 +41,11 @@ def main():
     """The command line."""
     args = parse()
     if args.table:
-        print(figures.markdown(json.loads(args.table.read_text(encoding="utf-8"))))
+        try:
+            report = json.loads(args.table.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            sys.exit(f"--table {args.table}: {error}")
+        print(figures.markdown(report))
         return 0
     if args.setup:
         return 0 if contenders.set_up(args.venv) else 1
