@@ -173,6 +173,11 @@ macro_rules! format {
         #[allow(non_camel_case_types)] // ggml's names
         pub(crate) struct $name;
 
+        // Kernels may take codes of 8 bits as signed numbers, 128 less, and have a tile for 8 bits, none for 6 or 7, where
+        // blocks have no parts.
+        const _: () = assert!($bits < 8 || $offset == 128 && !$min);
+        const _: () = assert!($bits <= 5 || $bits == 8 || $subs == 2);
+
         impl Format for $name {
             const BLOCKS: usize = $blocks;
             const BYTES: usize = $bytes;

@@ -28,6 +28,9 @@ pub(crate) use with_avx2;
 
 /// How codes are multiplied with the input's. Its functions are for use as those of [`Lanes`].
 pub(crate) trait DotProduct: Copy + 'static {
+    /// Whether codes of 8 bits are taken as signed numbers, 128 less, which leaves nothing for a start to take away.
+    const SIGNED: bool;
+
     /// # Safety
     /// As [`Lanes::enter`].
     unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K);
@@ -47,6 +50,8 @@ pub(crate) trait DotProduct: Copy + 'static {
 pub(crate) struct Pairs;
 
 impl DotProduct for Pairs {
+    const SIGNED: bool = true;
+
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K) {
         // SAFETY: passed on.
@@ -61,8 +66,6 @@ impl DotProduct for Pairs {
         // SAFETY: the caller's promise.
         unsafe {
             let mut out = [[_mm256_setzero_si256(); 2]; C];
-            // As many columns at a time as leave registers for the products: four, or two of codes that go as nibbles.
-            let widest = if BITS > 6 { 2 } else { 4 };
             // Copied one by one: a copy of many vectors at once becomes a call.
             macro_rules! part {
                 ($width:literal, $at:expr) => {{
@@ -71,14 +74,11 @@ impl DotProduct for Pairs {
                     each_column!($width, COLUMN => { out[at + COLUMN] = sums[COLUMN]; });
                 }};
             }
-            // A loop, so that one part's sums are out of the registers before the next one's are needed.
-            let whole = C / widest * widest;
-            for at in (0..whole).step_by(widest) {
-                if widest == 2 {
-                    part!(2, at);
-                } else {
-                    part!(4, at);
-                }
+            // As many columns at a time as leave registers for the products. A loop, so that one part's sums are out of
+            // the registers before the next one's are needed.
+            let whole = C / 4 * 4;
+            for at in (0..whole).step_by(4) {
+                part!(4, at);
             }
             match C - whole {
                 0 => {}
@@ -102,7 +102,8 @@ pub(super) unsafe fn broadcast(words: *const i32) -> __m256i {
 /// Dot products of `8 / SUBS` units with `W` columns that start at `words`, whose words are `stride` apart.
 ///
 /// `vpmaddubsw` sums pairs in 16 bits, so a run of units may be summed there while
-/// run · 2 · 127 · (2^BITS − 1) < 2^15. Codes of more than 6 bits go as two nibbles.
+/// run · 2 · 127 · (2^BITS − 1) < 2^15. Codes of 8 bits go as magnitudes, which are at most 128, with their signs on the
+/// other factor: 2 · 128 · 127 < 2^15.
 ///
 /// # Safety
 /// As [`Lanes::dot`].
@@ -114,41 +115,38 @@ unsafe fn columns<const W: usize, const SUBS: usize, const BITS: u32>(
 ) -> [[__m256i; 2]; W] {
     let count = 8 / SUBS;
     let run = match BITS {
+        0..=4 => count,
         5 => 4,
         6 => 2,
-        _ => count,
+        _ => 1,
     };
     // SAFETY: the caller's promise.
     unsafe {
         let zero = _mm256_setzero_si256();
         let ones = _mm256_set1_epi16(1);
-        let nibble = _mm256_set1_epi8(15);
+        let middle = _mm256_set1_epi8(-128);
         let mut sums = [[zero; 2]; W];
         for first in (0..count).step_by(run) {
-            let (mut low, mut high) = ([[zero; 2]; W], [[zero; 2]; W]);
+            let mut pairs = [[zero; 2]; W];
             for u in first..first + run {
                 let unit = *units.add(u);
-                for c in 0..W {
+                let signed = both(unit, |codes| _mm256_xor_si256(codes, middle));
+                let magnitudes = both(signed, |codes| _mm256_abs_epi8(codes));
+                for (c, pairs) in pairs.iter_mut().enumerate() {
                     let word = broadcast(words.add(u * stride + c));
                     for half in 0..2 {
-                        let mut codes = unit[half];
-                        if BITS > 6 {
-                            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
-                            high[c][half] = _mm256_add_epi16(high[c][half], _mm256_maddubs_epi16(upper, word));
-                            codes = _mm256_and_si256(codes, nibble);
-                        }
-                        low[c][half] = _mm256_add_epi16(low[c][half], _mm256_maddubs_epi16(codes, word));
+                        let products = if BITS > 7 {
+                            _mm256_maddubs_epi16(magnitudes[half], _mm256_sign_epi8(word, signed[half]))
+                        } else {
+                            _mm256_maddubs_epi16(unit[half], word)
+                        };
+                        pairs[half] = _mm256_add_epi16(pairs[half], products);
                     }
                 }
             }
             for c in 0..W {
                 for half in 0..2 {
-                    let mut sum = _mm256_madd_epi16(low[c][half], ones);
-                    if BITS > 6 {
-                        let high = _mm256_madd_epi16(high[c][half], ones);
-                        sum = _mm256_add_epi32(sum, _mm256_slli_epi32::<4>(high));
-                    }
-                    sums[c][half] = _mm256_add_epi32(sums[c][half], sum);
+                    sums[c][half] = _mm256_add_epi32(sums[c][half], _mm256_madd_epi16(pairs[c][half], ones));
                 }
             }
         }
@@ -314,6 +312,32 @@ impl<D: DotProduct> Lanes for Avx2<D> {
     }
 
     #[inline(always)]
+    unsafe fn round_codes(values: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]) {
+        // SAFETY: see above; the arrays have 32 values and 32 bytes.
+        unsafe {
+            let factor = _mm256_set1_ps(factor);
+            // No closures, which would lose the instruction set where they are not inlined.
+            macro_rules! codes {
+                ($at:literal) => {
+                    _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values.as_ptr().add($at)), factor))
+                };
+            }
+            let first = _mm256_packs_epi32(codes!(0), codes!(8));
+            let second = _mm256_packs_epi32(codes!(16), codes!(24));
+            // Packing goes by halves of registers; this puts the words in order.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+            let mut words = [0i32; 8];
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
+            let ones = _mm256_set1_epi16(1);
+            let fours = _mm256_hadd_epi32(_mm256_madd_epi16(first, ones), _mm256_madd_epi16(second, ones));
+            let sums = _mm256_hadd_epi32(fours, fours);
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            (words, [_mm_cvtsi128_si32(sums), _mm_extract_epi32::<1>(sums)])
+        }
+    }
+
+    #[inline(always)]
     unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,
@@ -322,7 +346,7 @@ impl<D: DotProduct> Lanes for Avx2<D> {
         // SAFETY: see above.
         unsafe {
             let mut out = D::dot::<C, SUBS, BITS>(units, words);
-            if !HAS_MIN {
+            if !(HAS_MIN || D::SIGNED && BITS > 7) {
                 for (c, out) in out.iter_mut().enumerate() {
                     let start = broadcast(starts.add(c));
                     *out = both(*out, |sum| _mm256_add_epi32(sum, start));

@@ -142,6 +142,21 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn round_codes(values: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]) {
+        // SAFETY: see above; the arrays have 32 values and 32 bytes.
+        unsafe {
+            let factor = _mm512_set1_ps(factor);
+            // No closures, which would lose the instruction set where they are not inlined.
+            let first = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr()), factor));
+            let second = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr().add(16)), factor));
+            let mut words = [0i32; 8];
+            _mm_storeu_si128(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(first));
+            _mm_storeu_si128(words.as_mut_ptr().add(4).cast(), _mm512_cvtepi32_epi8(second));
+            (words, [_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)])
+        }
+    }
+
+    #[inline(always)]
     unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,

@@ -16,6 +16,8 @@ pub(crate) fn has_vnni() -> bool {
 pub(crate) struct Vnni;
 
 impl DotProduct for Vnni {
+    const SIGNED: bool = false;
+
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K) {
         // SAFETY: passed on.

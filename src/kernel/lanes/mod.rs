@@ -88,9 +88,16 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Lanes, as signed numbers, to f32.
     unsafe fn to_f(a: Self::I) -> Self::F;
 
+    /// 32 values times a factor, each product's magnitude below 128, to the nearest integers, ties to even: four bytes to a
+    /// word; and the sums of either half.
+    unsafe fn round_codes(values: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]) {
+        round_codes(values, factor)
+    }
+
     /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `C` columns of signed codes in
     /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
-    /// of word u · C + c. With `HAS_MIN` the start is zero.
+    /// of word u · C + c. With `HAS_MIN` the start is zero. With 8 bits it is −128 times the sum of the column's bytes,
+    /// so that codes of 8 bits may be taken as signed ones, 128 less, without a start.
     ///
     /// # Safety
     /// `units` is aligned and holds `8 / SUBS` vectors, `words` that many times `C` words; `starts` holds `C`
@@ -100,6 +107,23 @@ pub(crate) trait Lanes: Copy + 'static {
         words: *const i32,
         starts: *const i32,
     ) -> [Self::I; C];
+}
+
+/// What [`Lanes::round_codes`] computes.
+#[inline(always)]
+pub(crate) fn round_codes(values: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]) {
+    // Adding 1.5 * 2^23 leaves the value rounded to nearest even in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let codes = values.map(|value| (value * factor + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32);
+    let mut sums = [0i32; 2];
+    for (sum, half) in sums.iter_mut().zip(codes.as_chunks::<16>().0) {
+        *sum = half.iter().sum();
+    }
+    let mut words = [0i32; 8];
+    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
+        *word = i32::from_le_bytes(codes.map(|code| code as i8 as u8));
+    }
+    (words, sums)
 }
 
 /// Repeats a body for the columns 0..8 that exist, with the column as a constant: accumulators indexed by it

@@ -111,7 +111,11 @@ fn with_operands(bits: u32, columns: usize, results: &mut Vec<u32>, product: Pro
         _ => [3u8, 50, 91, 200].map(|b| b.wrapping_mul(i as u8).max(1)).map(|b| if b == 128 { 7 } else { b }),
     };
     let words: Vec<i32> = (0..8 * columns).map(|i| i32::from_le_bytes(word(i))).collect();
-    let starts: Vec<i32> = (0..columns as i32).map(|i| 5000 - 123_456 * i).collect();
+    // Codes of 8 bits are 128 too large.
+    let bytes = |c: usize| words.iter().skip(c).step_by(columns).flat_map(|word| word.to_le_bytes());
+    let sum = |c: usize| bytes(c).map(|byte| i32::from(byte as i8)).sum::<i32>();
+    let starts: Vec<i32> =
+        (0..columns).map(|c| if bits == 8 { -128 * sum(c) } else { 5000 - 123_456 * c as i32 }).collect();
     let mut out = vec![0u8; 64 * columns];
     product(&units, words.as_ptr(), starts.as_ptr(), out.as_mut_ptr());
     results.extend(out.as_chunks::<4>().0.iter().map(|lane| u32::from_le_bytes(*lane)));
@@ -194,6 +198,42 @@ macro_rules! compare {
 #[test]
 fn every_operation_equals_the_portable_one() {
     compare!(operations);
+}
+
+/// # Safety
+/// The machine has the instruction set.
+unsafe fn codes<V: Lanes>() -> Vec<u32> {
+    struct Codes<'a>(&'a mut Vec<u32>);
+    impl<V: Lanes> Kernel<V> for Codes<'_> {
+        /// # Safety
+        /// The machine has the instruction set.
+        #[inline(always)]
+        unsafe fn run(self) {
+            for factor in [1.0, 0.5, 63.5, -1.0] {
+                // Integers, ties of both parities, and numbers beside them; the largest is 127.
+                let values: [f32; 32] =
+                    std::array::from_fn(|i| (i as f32 * 8.25 - 128.0).clamp(-127.0, 127.0) / factor);
+                // SAFETY: the caller's promise.
+                let (words, sums) = unsafe { V::round_codes(&values, factor) };
+                self.0.extend(words.into_iter().chain(sums).map(|word| word as u32));
+            }
+        }
+    }
+    let mut results = Vec::new();
+    // SAFETY: the caller's promise.
+    unsafe { V::enter(Codes(&mut results)) };
+    results
+}
+
+#[test]
+fn codes_are_rounded_as_by_the_portable_lanes() {
+    compare!(codes);
+    // SAFETY: needs no instruction set.
+    let codes = unsafe { codes::<Portable>() };
+    // -127, -119.75, -111.5 and -103.25; then 8.25 times 12 to 15 less 128, and the sum of the first half.
+    assert_eq!(codes[..1], [u32::from_le_bytes([-127i8, -120, -112, -103].map(|code| code as u8))]);
+    assert_eq!(codes[3], u32::from_le_bytes([-29i8, -21, -12, -4].map(|code| code as u8)));
+    assert_eq!(codes[8] as i32, -1057);
 }
 
 #[test]
