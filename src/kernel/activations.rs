@@ -3,19 +3,20 @@
 //! Rows are taken in groups of 8, the last of those that remain, and interleaved within a group, so that a kernel that
 //! works on a group finds every operand at a constant distance. Knows which forms a storage type needs, no panels.
 
+use std::ops::Range;
+
 use super::format::Layout;
-use super::isa::Cpu;
-use super::lanes::pairs::{has_pairs, round_bf16};
-use super::memory::{with_scratch, Shared};
+use super::isa::{Cpu, KernelLevel};
+use super::lanes::pairs::has_pairs;
+use super::memory::Shared;
 use super::ops::{inverse_rms, Activation};
 use super::packed::PackedMatrix;
+use super::prepare::Job;
 use super::vector::leveled;
 use crate::source::Dtype;
 
 /// Rows of a group.
 pub(crate) const GROUP: usize = 8;
-/// Blocks whose largest magnitude is below this count as zero: their scale's reciprocal could overflow.
-const SMALLEST: f32 = 1.0e-30;
 
 /// How weights and activations are multiplied. Weights of F32 and F16 always take f32 activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,19 +73,19 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Row `r`, in `made` if it has to be made.
+    /// Some columns of row `r`, in `made` if they have to be made.
     #[inline(always)]
-    fn row<'b>(&self, r: usize, cols: usize, made: &'b mut [f32]) -> &'b [f32]
+    pub(super) fn part<'b>(&self, r: usize, cols: usize, columns: Range<usize>, made: &'b mut [f32]) -> &'b [f32]
     where
         'a: 'b,
     {
-        let range = r * cols..(r + 1) * cols;
+        let range = r * cols + columns.start..r * cols + columns.end;
+        let made = &mut made[..columns.len()];
         match *self {
             Input::Rows(x) => return &x[range],
             Input::Normed { x, weight, eps } => {
-                let x = &x[range];
-                let scale = inverse_rms(x, eps);
-                for ((made, x), w) in made.iter_mut().zip(x).zip(weight) {
+                let scale = inverse_rms(&x[r * cols..(r + 1) * cols], eps);
+                for ((made, x), w) in made.iter_mut().zip(&x[range]).zip(&weight[columns]) {
                     *made = x * scale * w;
                 }
             }
@@ -116,7 +117,7 @@ leveled! {
         for (r, out) in out.chunks_exact_mut(cols).enumerate() {
             match input {
                 Input::Rows(x) => out.copy_from_slice(&x[(first + r) * cols..(first + r + 1) * cols]),
-                made => _ = made.row(first + r, cols, out),
+                made => _ = made.part(first + r, cols, 0..cols, out),
             }
         }
     }
@@ -289,16 +290,8 @@ impl Activations {
             narrow: narrow.then_some(Shared(self.narrow.as_mut_ptr())),
             pairs: pairs.then_some(Shared(self.pairs.as_mut_ptr())),
         };
-        // A handful of groups costs less than waking the workers.
-        let groups = rows.div_ceil(GROUP);
-        let per_task = if rows * cols < 1 << 15 { groups } else { groups.div_ceil(cpu.pool.threads() * 4) }.max(1);
-        cpu.pool.run(groups.div_ceil(per_task), &|task| {
-            with_scratch(cols, |row| {
-                for group in task * per_task..groups.min((task + 1) * per_task) {
-                    prepare_group(level, &job, group, row);
-                }
-            });
-        });
+        // SAFETY: the buffers have grown for all rows, and `self` is borrowed mutably.
+        unsafe { job.run(cpu) };
     }
 
     /// Rows of the prepared input.
@@ -314,6 +307,15 @@ impl Activations {
     /// Whether products with this layout take the int8 form.
     pub(crate) fn int8_for(&self, layout: &Layout) -> bool {
         form(layout, self.precision) == Form::Int8
+    }
+
+    /// How products with this layout are computed.
+    pub(crate) fn kind(&self, layout: &Layout) -> Kind {
+        match form(layout, self.precision) {
+            Form::Int8 => Kind::Int8,
+            Form::Narrow if self.forms.pairs => Kind::Pairs,
+            _ => Kind::Float,
+        }
     }
 
     /// Checks that the forms of a layout were prepared.
@@ -408,6 +410,23 @@ enum Form {
     Float,
 }
 
+/// How a product is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Int8,
+    Pairs,
+    Float,
+}
+
+/// [`Activations::kind`] before there is an input.
+pub(crate) fn kind(layout: &Layout, precision: Precision, level: KernelLevel) -> Kind {
+    match form(layout, precision) {
+        Form::Int8 => Kind::Int8,
+        Form::Narrow if has_pairs(level) => Kind::Pairs,
+        _ => Kind::Float,
+    }
+}
+
 fn form(layout: &Layout, precision: Precision) -> Form {
     match (precision, layout.dtype) {
         (Precision::F32, _) => Form::Float,
@@ -421,129 +440,4 @@ fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
     if buffer.len() < len {
         buffer.resize(len, T::default());
     }
-}
-
-struct Job<'a> {
-    input: &'a Input<'a>,
-    rows: usize,
-    cols: usize,
-    codes: Option<Shared<i32>>,
-    scales: Shared<f32>,
-    sums: [Option<Shared<f32>>; 2],
-    starts: Vec<(i32, usize, Shared<i32>)>,
-    values: Option<Shared<f32>>,
-    narrow: Option<Shared<f32>>,
-    pairs: Option<Shared<u32>>,
-}
-
-leveled! {
-    /// One group of rows. The buffers of the job have room for all groups, and each is visited by one task, once.
-    fn prepare_group(job: &Job<'_>, group: usize, made: &mut [f32]) {
-        // SAFETY: as above; `prepare_input`, the only caller, sees to both.
-        unsafe { job.group(group, made) }
-    }
-}
-
-impl Job<'_> {
-    /// # Safety
-    /// The buffers have room for all rows, and no other thread touches this group's part.
-    #[inline(always)]
-    unsafe fn group(&self, group: usize, made: &mut [f32]) {
-        let (rows, cols) = (self.rows, self.cols);
-        let first = group * GROUP;
-        let width = group_width(rows, group);
-        for c in 0..width {
-            let row = self.input.row(first + c, cols, made);
-            if let Some(codes) = self.codes {
-                for (b, block) in row.as_chunks::<32>().0.iter().enumerate() {
-                    // SAFETY: block and column are inside this group's part of every buffer.
-                    unsafe { self.block(codes, first * (cols / 32), width, c, b, block) };
-                }
-            }
-            if let Some(values) = self.values {
-                for (k, value) in row.iter().enumerate() {
-                    // SAFETY: as above.
-                    unsafe { *values.get().add(first * cols + k * width + c) = *value };
-                }
-            }
-            if let Some(narrow) = self.narrow {
-                for (k, value) in row.iter().enumerate() {
-                    // SAFETY: as above.
-                    unsafe { *narrow.get().add(first * cols + k * width + c) = round_bf16(*value) };
-                }
-            }
-            if let Some(pairs) = self.pairs {
-                for (j, pair) in row.chunks(2).enumerate() {
-                    let second = pair.get(1).map_or(0, |second| round_bf16(*second).to_bits() >> 16);
-                    let word = round_bf16(pair[0]).to_bits() | second;
-                    // SAFETY: as above.
-                    unsafe { *pairs.get().add(first * cols.div_ceil(2) + j * width + c) = word };
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`group`](Self::group).
-    #[inline(always)]
-    unsafe fn block(&self, codes: Shared<i32>, at: usize, width: usize, c: usize, b: usize, x: &[f32; 32]) {
-        let (words, scale, sums) = quantize(x);
-        // SAFETY: the caller's promise.
-        unsafe {
-            for (u, word) in words.into_iter().enumerate() {
-                *codes.get().add(at * 8 + (b * 8 + u) * width + c) = word;
-            }
-            *self.scales.get().add(at + b * width + c) = scale;
-            if let Some(out) = self.sums[0] {
-                *out.get().add(at + b * width + c) = scale * (sums[0] + sums[1]) as f32;
-            }
-            if let Some(out) = self.sums[1] {
-                for (sub, sum) in sums.into_iter().enumerate() {
-                    *out.get().add(at * 2 + (b * 2 + sub) * width + c) = scale * sum as f32;
-                }
-            }
-            for &(offset, subs, out) in &self.starts {
-                if subs == 1 {
-                    *out.get().add(at + b * width + c) = -offset * (sums[0] + sums[1]);
-                } else {
-                    for (sub, sum) in sums.into_iter().enumerate() {
-                        *out.get().add(at * 2 + (b * 2 + sub) * width + c) = -offset * sum;
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Codes of 32 values, four to a word; their scale; the sums of both halves.
-#[inline(always)]
-fn quantize(x: &[f32; 32]) -> ([i32; 8], f32, [i32; 2]) {
-    // On the bit patterns of magnitudes, so that infinities and NaN win on every instruction set.
-    let mut largest = 0u32;
-    for value in x {
-        largest = largest.max(value.to_bits() & 0x7fff_ffff);
-    }
-    if largest >= f32::INFINITY.to_bits() {
-        return ([0; 8], f32::NAN, [0; 2]);
-    }
-    let largest = f32::from_bits(largest);
-    if largest < SMALLEST {
-        return ([0; 8], 0.0, [0; 2]);
-    }
-    // Adding 1.5 * 2^23 leaves the value rounded to nearest even in the low bits.
-    const MAGIC: f32 = 12_582_912.0;
-    let reciprocal = 127.0 / largest;
-    let mut codes = [0i32; 32];
-    for (code, value) in codes.iter_mut().zip(x) {
-        *code = (value * reciprocal + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
-    }
-    let mut sums = [0i32; 2];
-    for (sum, half) in sums.iter_mut().zip(codes.as_chunks::<16>().0) {
-        *sum = half.iter().sum();
-    }
-    let mut words = [0i32; 8];
-    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
-        *word = i32::from_le_bytes(codes.map(|code| code as i8 as u8));
-    }
-    (words, largest / 127.0, sums)
 }

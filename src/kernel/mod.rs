@@ -21,6 +21,7 @@ mod packed;
 #[cfg(unix)]
 mod pages;
 mod pool;
+mod prepare;
 mod scalar;
 mod stored;
 mod unpack;
