@@ -6,9 +6,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::activations::{group_width, Activations, Operands, GROUP};
+use super::activations::{group_width, kind, Activations, Kind, Operands, Precision, GROUP};
 use super::float::{Dequantize, FloatColumn, FloatTile, PairTile, Widen, CHUNK, QUAD};
-use super::format::PANEL;
+use super::format::{Layout, PANEL};
 use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
 use super::isa::Cpu;
 #[cfg(test)]
@@ -17,16 +17,22 @@ use super::lanes::pairs::PairLanes;
 use super::lanes::{with_lanes, Lanes};
 use super::memory::{with_scratch, Shared};
 use super::packed::PackedMatrix;
+use super::pool::first_task;
 use super::scalar;
 use super::unpack::{with_format, Format};
 use crate::source::Dtype;
 
 /// Up to this many rows, products straight from the packed form beat unpacking first.
 const DIRECT_ROWS: usize = 16;
+/// Bytes of unpacked panels that are multiplied with a group of rows at a time: the group is read once for all of them, and
+/// both lie in a core's cache.
+const UNPACKED_BYTES: usize = 96 << 10;
 /// Rows whose f32 sums are kept at a time: 128 KiB for a quad of panels.
 const FLOAT_ROWS: usize = 512;
 /// Multiplications that are worth a task of their own (two microseconds or so, of one row that is read from memory).
 const TASK_COST: usize = 1 << 15;
+/// Bytes of weights that a waiting thread brings closer: a part of a core's second cache.
+const AHEAD_BYTES: usize = 128 << 10;
 
 /// Multiplies: `outs[i]`, `[acts.rows()][weights[i].rows()]` row-major, becomes `input × weights[i]` transposed.
 ///
@@ -92,40 +98,89 @@ fn dispatch(cpu: &Cpu, run: Runner, weights: &[&PackedMatrix], acts: &Activation
     if acts.rows() == 0 {
         return;
     }
-    let cost = |w: &PackedMatrix| {
-        let per_value = if acts.int8_for(w.layout()) {
-            1
-        } else if acts.group_pairs(w.layout(), 0).is_some() {
-            2
-        } else {
-            8
-        };
-        (PANEL * w.cols()).saturating_mul(acts.rows() * per_value)
-    };
-    let total = weights.iter().fold(0usize, |sum, w| sum.saturating_add(cost(w).saturating_mul(w.panels())));
-    let task_cost = (total / (cpu.pool.threads() * 6)).max(TASK_COST);
+    let cut = Cut::new(cpu, weights.iter().copied(), acts.rows(), |layout| acts.kind(layout));
     let jobs: Vec<Job<'_>> = weights
         .iter()
         .zip(outs.iter_mut())
-        .map(|(weights, out)| {
-            // One thread needs no balance.
-            let panels = weights.panels();
-            let chunk = if cpu.pool.threads() == 1 { panels } else { (task_cost / cost(weights)).clamp(1, panels) };
-            let chunk = if acts.int8_for(weights.layout()) { chunk } else { chunk.next_multiple_of(QUAD) };
-            let out = Shared(out.as_mut_ptr());
-            Job { weights, acts, out, chunk, add }
-        })
+        .map(|(weights, out)| Job { weights, acts, out: Shared(out.as_mut_ptr()), chunk: cut.chunk(weights), add })
         .collect();
-    let tasks = |job: &Job<'_>| job.weights.panels().div_ceil(job.chunk);
-    cpu.pool.run(jobs.iter().map(tasks).sum(), &|mut task| {
-        for job in &jobs {
-            if task < tasks(job) {
-                let start = task * job.chunk;
-                run(job, start..job.weights.panels().min(start + job.chunk));
-                return;
-            }
-            task -= tasks(job);
+    let parts = || jobs.iter().map(|job| (job.weights.panels(), job.chunk));
+    cpu.pool.run(tasks(parts()), &|task| {
+        if let Some((job, panels)) = find(parts(), task) {
+            run(&jobs[job], panels);
         }
+    });
+}
+
+/// How much one task is, where some matrices are multiplied with one input.
+struct Cut<K> {
+    threads: usize,
+    rows: usize,
+    kind: K,
+    /// Cost of a task.
+    task_cost: usize,
+}
+
+impl<K: Fn(&Layout) -> Kind> Cut<K> {
+    fn new<'a>(cpu: &Cpu, weights: impl Iterator<Item = &'a PackedMatrix>, rows: usize, kind: K) -> Cut<K> {
+        let mut cut = Cut { threads: cpu.pool.threads(), rows, kind, task_cost: 0 };
+        let total = weights.fold(0usize, |sum, w| sum.saturating_add(cut.cost(w).saturating_mul(w.panels())));
+        cut.task_cost = (total / (cut.threads * 6)).max(TASK_COST);
+        cut
+    }
+
+    /// Cost of a panel.
+    fn cost(&self, weights: &PackedMatrix) -> usize {
+        let per_value = match (self.kind)(weights.layout()) {
+            Kind::Int8 => 1,
+            Kind::Pairs => 2,
+            Kind::Float => 8,
+        };
+        (PANEL * weights.cols()).saturating_mul(self.rows.saturating_mul(per_value)).max(1)
+    }
+
+    /// Panels per task.
+    fn chunk(&self, weights: &PackedMatrix) -> usize {
+        // One thread needs no balance.
+        let panels = weights.panels();
+        let chunk = if self.threads == 1 { panels } else { (self.task_cost / self.cost(weights)).clamp(1, panels) };
+        match (self.kind)(weights.layout()) {
+            Kind::Int8 => chunk,
+            _ => chunk.next_multiple_of(QUAD),
+        }
+    }
+}
+
+/// The tasks of matrices with some panels each, and so many panels per task.
+fn tasks(parts: impl Iterator<Item = (usize, usize)>) -> usize {
+    parts.map(|(panels, chunk)| panels.div_ceil(chunk)).sum()
+}
+
+/// The matrix and the panels of a task.
+fn find(parts: impl Iterator<Item = (usize, usize)>, mut task: usize) -> Option<(usize, Range<usize>)> {
+    for (index, (panels, chunk)) in parts.enumerate() {
+        let tasks = panels.div_ceil(chunk);
+        if task < tasks {
+            return Some((index, task * chunk..panels.min((task + 1) * chunk)));
+        }
+        task -= tasks;
+    }
+    None
+}
+
+/// Says which product comes after the one that is about to run, of an input of `rows` rows: threads that wait meanwhile bring
+/// the weights closer that they will read first. Changes no result.
+pub fn expect(cpu: &Cpu, weights: &[&PackedMatrix], rows: usize, precision: Precision) {
+    let threads = cpu.pool.threads();
+    let cut = Cut::new(cpu, weights.iter().copied(), rows, |layout| kind(layout, precision, cpu.usable_level()));
+    let parts = || weights.iter().map(|w| (w.panels(), cut.chunk(w)));
+    let tasks = tasks(parts());
+    cpu.pool.expect(|thread| match find(parts(), first_task(tasks, thread, threads)) {
+        Some((index, panels)) => {
+            let bytes = weights[index].panels_from(panels.start);
+            (bytes.as_ptr(), bytes.len().min(AHEAD_BYTES))
+        }
+        None => (std::ptr::null(), 0),
     });
 }
 
@@ -250,26 +305,35 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
         }
         return;
     }
-    with_scratch(blocks * unpacked_bytes(F::SUBS, F::HAS_MIN) / 4, |unpacked| {
+    let bytes = blocks * unpacked_bytes(F::SUBS, F::HAS_MIN);
+    let at_once = (UNPACKED_BYTES / bytes).clamp(1, panels.len());
+    with_scratch(at_once * bytes / 4, |unpacked| {
         let unpacked: *mut u8 = unpacked.as_mut_ptr().cast();
-        for index in panels {
-            let panel = job.weights.panel(index);
-            // SAFETY: the panel has `blocks` blocks and the scratch room for them; the machine has V.
-            unsafe { V::enter(Unpack { panel: panel.as_ptr(), blocks, to: unpacked, format }) };
-            // Bring the next packed panel closer during the first tiles; all of it if there is one tile only.
-            let next_lines = panel.len().div_ceil(64 * blocks * groups.min(8));
+        for first in panels.clone().step_by(at_once) {
+            let part = first..panels.end.min(first + at_once);
+            for (i, index) in part.clone().enumerate() {
+                let (panel, to) = (job.weights.panel(index).as_ptr(), unpacked.wrapping_add(i * bytes));
+                // SAFETY: the panel has `blocks` blocks and the scratch room for them; the machine has V.
+                unsafe { V::enter(Unpack { panel, blocks, to, format }) };
+            }
+            // Bring the packed panels that follow closer during the first tiles; all of them if there is one group only.
+            let len = job.weights.panel(first).len();
+            let following = job.weights.panel(first).as_ptr().wrapping_add(len * part.len());
+            let lines = len.div_ceil(64 * blocks * groups.min(8));
             for group in 0..groups {
-                let next = panel.as_ptr().wrapping_add(panel.len() + group * next_lines * blocks * 64);
-                let next_lines = if group < 8 { next_lines } else { 0 };
                 let operands = job.acts.operands(layout, group);
-                let tile = (unpacked.cast_const(), blocks, operands, next, next_lines);
-                // SAFETY: as for the direct kernel; the scratch is as `Unpack` left it for this format.
-                unsafe {
-                    job.write(
-                        index,
-                        group,
-                        |out, stride| with_columns!(job.columns(group), C => tile_of::<V, F, C>(tile, out, stride)),
-                    );
+                for (i, index) in part.clone().enumerate() {
+                    let next = following.wrapping_add((group * part.len() + i) * lines * blocks * 64);
+                    let next_lines = if group < 8 { lines } else { 0 };
+                    let tile = (unpacked.wrapping_add(i * bytes).cast_const(), blocks, operands, next, next_lines);
+                    // SAFETY: as for the direct kernel; the scratch is as `Unpack` left it for this format.
+                    unsafe {
+                        job.write(
+                            index,
+                            group,
+                            |out, stride| with_columns!(job.columns(group), C => tile_of::<V, F, C>(tile, out, stride)),
+                        );
+                    }
                 }
             }
         }
@@ -295,6 +359,7 @@ unsafe fn tile_of<V: Lanes, F: Format, const C: usize>(parts: TileParts, out: *m
     match (F::SUBS, F::HAS_MIN, F::BITS) {
         (1, false, 0..=4) => tile!(1, false, 4),
         (1, false, 5) => tile!(1, false, 5),
+        // `format!` sees to it that there are no others.
         (1, false, _) => tile!(1, false, 8),
         (1, true, 0..=4) => tile!(1, true, 4),
         (1, true, _) => tile!(1, true, 5),

@@ -36,7 +36,7 @@ pub use cores::usable_cores;
 pub use dense::matmul_f32;
 pub use isa::{Cpu, KernelLevel};
 pub use kv::{KvBlocks, KvFormat, KvShape, BLOCK_TOKENS};
-pub use matmul::{matmul, matmul_add};
+pub use matmul::{expect, matmul, matmul_add};
 pub use ops::{add, add_bias, add_rms_norm, rms_norm, rms_norm_in_place, rope, scale, softcap, Activation};
 pub use packed::PackedMatrix;
 pub use pool::Pool;

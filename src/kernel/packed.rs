@@ -241,6 +241,11 @@ impl PackedMatrix {
         &self.buffer.as_slice()[panel * self.panel_bytes..(panel + 1) * self.panel_bytes]
     }
 
+    /// The packed bytes from a panel on.
+    pub(crate) fn panels_from(&self, panel: usize) -> &[u8] {
+        &self.buffer.as_slice()[panel * self.panel_bytes..]
+    }
+
     /// Whether a panel of BF16 weights has some between zero and [`TINY`].
     pub(crate) fn has_tiny(&self, panel: usize) -> bool {
         self.tiny.get(panel).is_some_and(|tiny| tiny.load(Ordering::Relaxed))

@@ -14,6 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::memory::prefetch;
+
 /// How long a worker looks for the next job before it parks.
 const WORKER_SPIN: Duration = Duration::from_micros(50);
 /// How long the caller looks for the last task's end before it blocks.
@@ -39,19 +41,63 @@ fn pack(start: u32, end: u32) -> u64 {
     u64::from(start) << 32 | u64::from(end)
 }
 
+/// The task that a thread begins with. Rounded up: the caller, who is awake, has no fewer than others.
+pub(super) fn first_task(tasks: usize, thread: usize, threads: usize) -> usize {
+    (tasks as u128 * thread as u128).div_ceil(threads as u128) as usize
+}
+
 /// What [`pack`] packed.
 fn unpack(range: u64) -> (u32, u32) {
     ((range >> 32) as u32, range as u32)
+}
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+const LINES_SHIFT: u32 = 16;
+const MOST_LINES: u64 = (1 << LINES_SHIFT) - 1;
+
+/// How far a thread has got with what it expects to read.
+#[derive(Default)]
+struct Progress {
+    expected: u64,
+    lines: u64,
+}
+
+impl Progress {
+    /// Brings a few more lines closer, if something is expected that is not there yet.
+    fn go_on(&mut self, expected: &AtomicU64) {
+        let expected = expected.load(Ordering::Relaxed);
+        if expected != self.expected {
+            *self = Progress { expected, lines: 0 };
+        }
+        let end = (expected & MOST_LINES).min(self.lines + 4);
+        if self.lines == end {
+            std::hint::spin_loop();
+        }
+        for line in self.lines..end {
+            prefetch::<false>((((expected >> LINES_SHIFT) + line) * LINE) as *const u8);
+        }
+        self.lines = end;
+    }
 }
 
 /// Keeps the counters that different threads write on different cache lines.
 #[repr(align(128))]
 struct Line<T>(T);
 
+/// What one thread has for itself.
+#[derive(Default)]
+struct Own {
+    /// Its tasks that nobody has begun; see [`pack`].
+    range: AtomicU64,
+    /// Lines of memory that it reads next: the number of the first above [`LINES_SHIFT`], how many below.
+    expected: AtomicU64,
+}
+
 struct Shared {
     state: Line<AtomicU64>,
-    /// The tasks that nobody has begun, a range for each thread; see [`pack`].
-    ranges: Box<[Line<AtomicU64>]>,
+    /// For each thread.
+    own: Box<[Line<Own>]>,
     job: UnsafeCell<Option<Job>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     quit: AtomicBool,
@@ -74,7 +120,8 @@ unsafe impl Sync for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    turn: Mutex<()>,
+    /// Held while a job runs, with how far its caller has got with what it expects.
+    turn: Mutex<Progress>,
 }
 
 impl fmt::Debug for Pool {
@@ -92,7 +139,7 @@ impl Pool {
     pub fn new(threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
             state: Line(AtomicU64::new(0)),
-            ranges: (0..threads.max(1)).map(|_| Line(AtomicU64::new(0))).collect(),
+            own: (0..threads.max(1)).map(|_| Line(Own::default())).collect(),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
             quit: AtomicBool::new(false),
@@ -103,7 +150,7 @@ impl Pool {
             done: Condvar::new(),
         });
         // Built first, so that an error below drops it, which ends the workers already started.
-        let mut pool = Pool { shared, workers: Vec::new(), turn: Mutex::new(()) };
+        let mut pool = Pool { shared, workers: Vec::new(), turn: Mutex::default() };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("candlewick-{index}"));
@@ -136,14 +183,26 @@ impl Pool {
             }
             return;
         };
-        let turn = lock(&self.turn);
+        let mut turn = lock(&self.turn);
         self.shared.open(f, numbers);
         self.shared.take_tasks(0, f);
-        self.shared.close();
+        self.shared.close(&mut turn);
         let panic = lock(&self.shared.panic).take();
         drop(turn);
         if let Some(payload) = panic {
             resume_unwind(payload);
+        }
+    }
+}
+
+impl Pool {
+    /// Says what each thread will read first in a job to come: `first(thread)` is its address and length in bytes. Threads
+    /// that wait bring it closer, until something else is expected. Any address is allowed.
+    pub(super) fn expect(&self, first: impl Fn(usize) -> (*const u8, usize)) {
+        for (thread, own) in self.shared.own.iter().enumerate() {
+            let (address, len) = first(thread);
+            let lines = (len as u64 / LINE).min(MOST_LINES);
+            own.0.expected.store(((address as u64 / LINE) << LINES_SHIFT) | lines, Ordering::Relaxed);
         }
     }
 }
@@ -170,11 +229,11 @@ impl Shared {
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f) };
         // SAFETY: no job is open and no worker is inside, so nothing reads `job` now.
         unsafe { *self.job.get() = Some(run) };
-        let threads = self.ranges.len() as u64;
-        // Rounded up: at most `tasks`, which is a u32. The caller, who is awake, has no fewer than others.
-        let start = |thread: usize| (u64::from(tasks) * thread as u64).div_ceil(threads) as u32;
-        for (thread, range) in self.ranges.iter().enumerate() {
-            range.0.store(pack(start(thread), start(thread + 1)), Ordering::Relaxed);
+        let threads = self.own.len();
+        // At most `tasks`, which is a u32.
+        let start = |thread: usize| first_task(tasks as usize, thread, threads) as u32;
+        for (thread, own) in self.own.iter().enumerate() {
+            own.0.range.store(pack(start(thread), start(thread + 1)), Ordering::Relaxed);
         }
         let epoch = (self.state.0.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1) & u64::from(u32::MAX);
         // SeqCst here and on `parked`: either the worker sees the job, or the caller sees the parked worker.
@@ -186,12 +245,12 @@ impl Shared {
     }
 
     /// Lets no more workers in and waits until none is inside.
-    fn close(&self) {
+    fn close(&self, progress: &mut Progress) {
         if self.state.0.fetch_and(!OPEN, Ordering::AcqRel) & ACTIVE == 0 {
             return;
         }
         let empty = || self.state.0.load(Ordering::Acquire) & ACTIVE == 0;
-        if spin_until(CALLER_SPIN, empty) {
+        if spin_until(CALLER_SPIN, || empty() || self.meanwhile(0, progress)) {
             return;
         }
         self.state.0.fetch_or(CALLER_BLOCKED, Ordering::AcqRel);
@@ -214,7 +273,7 @@ impl Shared {
             let (start, end) = unpack(range);
             (start < end).then(|| pack(start + 1, end))
         };
-        let taken = self.ranges[me].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let taken = self.own[me].0.range.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         taken.ok().map(|range| unpack(range).0)
     }
 
@@ -226,20 +285,27 @@ impl Shared {
             let (start, end) = unpack(range);
             (start < end).then(|| pack(start, start + (end - start) / 2))
         };
-        (me + 1..self.ranges.len()).chain(0..me).find_map(|other| {
-            let old = self.ranges[other].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter).ok()?;
+        (me + 1..self.own.len()).chain(0..me).find_map(|other| {
+            let old = self.own[other].0.range.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shorter).ok()?;
             let (start, end) = unpack(old);
             let first = start + (end - start) / 2;
             // This thread's range is empty, so nobody takes from it before this.
-            self.ranges[me].0.store(pack(first + 1, end), Ordering::Relaxed);
+            self.own[me].0.range.store(pack(first + 1, end), Ordering::Relaxed);
             Some(first)
         })
+    }
+
+    /// What thread `me` does between two looks at what it waits for. Always false.
+    fn meanwhile(&self, me: usize, progress: &mut Progress) -> bool {
+        progress.go_on(&self.own[me].0.expected);
+        false
     }
 
     /// A worker's life.
     fn work(&self, me: usize) {
         let mut seen = 0u64;
-        while self.wait_for_job(seen) {
+        let mut progress = Progress::default();
+        while self.wait_for_job(seen, me, &mut progress) {
             let state = self.state.0.load(Ordering::Acquire);
             if state & OPEN == 0 || state >> EPOCH_SHIFT == seen {
                 continue;
@@ -262,12 +328,12 @@ impl Shared {
     }
 
     /// Returns true when an open job other than `seen` is offered, false when the pool ends.
-    fn wait_for_job(&self, seen: u64) -> bool {
+    fn wait_for_job(&self, seen: u64, me: usize, progress: &mut Progress) -> bool {
         let ready = || {
             let state = self.state.0.load(Ordering::SeqCst);
             (state & OPEN != 0 && state >> EPOCH_SHIFT != seen) || self.quit.load(Ordering::SeqCst)
         };
-        if !spin_until(WORKER_SPIN, ready) {
+        if !spin_until(WORKER_SPIN, || ready() || self.meanwhile(me, progress)) {
             let mut guard = lock(&self.park_lock);
             self.parked.fetch_add(1, Ordering::SeqCst);
             while !ready() {
@@ -297,7 +363,7 @@ fn keep_first(slot: &mut Option<Box<dyn Any + Send>>, payload: Box<dyn Any + Sen
 }
 
 /// Polls `ready` for at most `limit`; whether it came true.
-fn spin_until(limit: Duration, ready: impl Fn() -> bool) -> bool {
+fn spin_until(limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
     // A look at the clock costs as much as some dozens of polls.
     const POLLS_PER_LOOK: u32 = 64;
     let mut start = None;
@@ -306,7 +372,6 @@ fn spin_until(limit: Duration, ready: impl Fn() -> bool) -> bool {
             if ready() {
                 return true;
             }
-            std::hint::spin_loop();
         }
         let now = Instant::now();
         if now.duration_since(*start.get_or_insert(now)) >= limit {

@@ -160,10 +160,10 @@ impl Decoder {
         w.q.resize(rows * spec.query_width(), 0.0);
         w.k.resize(rows * spec.kv_width(), 0.0);
         w.v.resize(rows * spec.kv_width(), 0.0);
-        let products = Products { cpu, precision: *precision, rows };
+        let products = Products { cpu, precision: *precision, rows, next: &[&layer.output] };
         let input = Input::Normed { x: &w.x, weight: &layer.attention_norm, eps: spec.norm_eps };
         let outs: &mut [&mut [f32]] = &mut [&mut w.q, &mut w.k, &mut w.v];
-        products.replace(&mut w.activations, &input, &[&layer.q, &layer.k, &layer.v], outs)?;
+        products.replace(&mut w.activations, &input, &layer.inputs(), outs)?;
         for (norm, values) in [(&layer.q_norm, &mut w.q), (&layer.k_norm, &mut w.k)] {
             if let Some(norm) = norm {
                 kernel::rms_norm_in_place(cpu, values, norm, spec.norm_eps);
@@ -205,25 +205,34 @@ impl Decoder {
 
         let input = Input::Rows(&w.attended);
         let norm = layer.post_attention_norm.as_deref();
+        let products = Products { next: &[&layer.gate, &layer.up], ..products };
         products.add(&mut w.activations, &input, &layer.output, norm, spec.norm_eps, (&mut w.x, &mut w.block))
     }
 
     fn feed_forward(&mut self, index: usize, rows: usize) -> Result<(), MatmulError> {
-        let Decoder { spec, cpu, precision, layers, workspace: w, .. } = self;
+        let Decoder { spec, cpu, precision, layers, head, workspace: w, .. } = self;
         let (layer, width) = (&layers[index], spec.layers[index].feed_forward);
         w.gate.resize(rows * width, 0.0);
         w.up.resize(rows * width, 0.0);
-        let products = Products { cpu, precision: *precision, rows };
+        let products = Products { cpu, precision: *precision, rows, next: &[&layer.down] };
         let input = Input::Normed { x: &w.x, weight: &layer.feed_forward_norm, eps: spec.norm_eps };
         let outs: &mut [&mut [f32]] = &mut [&mut w.gate, &mut w.up];
         products.replace(&mut w.activations, &input, &[&layer.gate, &layer.up], outs)?;
         let input = Input::Gated { activation: spec.activation, gate: &w.gate, up: &w.up };
         let norm = layer.post_feed_forward_norm.as_deref();
+        let next: &[&Linear] = match layers.get(index + 1) {
+            Some(layer) => &layer.inputs(),
+            None => &[head],
+        };
+        let products = Products { next, ..products };
         products.add(&mut w.activations, &input, &layer.down, norm, spec.norm_eps, (&mut w.x, &mut w.block))
     }
 
     fn logits(&mut self, wanted: &[usize], take: &mut TakeLogits<'_>) -> Result<(), MatmulError> {
-        let Decoder { spec, cpu, precision, head, output_norm, workspace: w, .. } = self;
+        let Decoder { spec, cpu, precision, layers, head, output_norm, workspace: w, .. } = self;
+        // The next step begins while tokens are chosen.
+        let next = layers.first().map(Layer::inputs);
+        let next = next.as_ref().map_or(&[][..], |linears| linears);
         let hidden = spec.hidden_size;
         for (chunk, rows) in wanted.chunks(LOGIT_ROWS).enumerate() {
             w.block.clear();
@@ -231,7 +240,7 @@ impl Decoder {
                 w.block.extend_from_slice(&w.x[row * hidden..(row + 1) * hidden]);
             }
             w.logits.resize(rows.len() * spec.vocab_size, 0.0);
-            let products = Products { cpu, precision: *precision, rows: rows.len() };
+            let products = Products { cpu, precision: *precision, rows: rows.len(), next };
             let input = Input::Normed { x: &w.block, weight: output_norm, eps: spec.norm_eps };
             products.replace(&mut w.activations, &input, &[head], &mut [&mut w.logits])?;
             if let Some(cap) = spec.final_softcap {
@@ -293,6 +302,8 @@ struct Products<'a> {
     cpu: &'a Cpu,
     precision: Precision,
     rows: usize,
+    /// The linears of the product after this one.
+    next: &'a [&'a Linear],
 }
 
 impl Products<'_> {
@@ -307,7 +318,8 @@ impl Products<'_> {
         let matrices: Vec<_> = linears.iter().map(|linear| (&linear.site, &*linear.weight)).collect();
         let cols = input.values() / self.rows;
         let context = KernelContext::new(self.cpu, self.precision);
-        quant::products(&context, activations, input, (self.rows, cols), &matrices, into, outs)?;
+        let next = quant::packed_forms(self.next.iter().map(|linear| &*linear.weight));
+        quant::products(&context, activations, input, (self.rows, cols), (&matrices, &next), into, outs)?;
         for (linear, out) in linears.iter().zip(outs) {
             if let Some(bias) = &linear.bias {
                 kernel::add_bias(self.cpu, out, bias);

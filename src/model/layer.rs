@@ -127,6 +127,11 @@ impl Layer {
         })
     }
 
+    /// Those of queries, keys and values.
+    pub(super) fn inputs(&self) -> [&Linear; 3] {
+        [&self.q, &self.k, &self.v]
+    }
+
     pub(super) fn linears(&self) -> [&Linear; 7] {
         [&self.q, &self.k, &self.v, &self.output, &self.gate, &self.up, &self.down]
     }

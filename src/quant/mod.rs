@@ -29,7 +29,7 @@ use std::ops::Range;
 
 pub use group::{Calibration, LinearGroup, MatrixInfo, QuantizedGroup, WeightInfo, WeightView};
 pub use packed::KernelContext;
-pub(crate) use packed::{guarded, panic_message, products, Into};
+pub(crate) use packed::{guarded, packed_forms, panic_message, products, Into};
 pub use requantize::Requantize;
 pub use rules::{Choice, Rule, Target};
 pub use site::{Role, Site};

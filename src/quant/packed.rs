@@ -64,6 +64,11 @@ impl QuantizedMatrix for PackedMatrix {
     }
 }
 
+/// The packed forms of those that have one.
+pub(crate) fn packed_forms<'a>(matrices: impl Iterator<Item = &'a dyn QuantizedMatrix>) -> Vec<&'a PackedMatrix> {
+    matrices.filter_map(|matrix| matrix.packed(Sealed)).collect()
+}
+
 /// Where products go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Into {
@@ -75,7 +80,8 @@ pub(crate) enum Into {
 
 /// `outs[i]`, `[n][rows of matrix i]`, becomes the input, `[n][cols]`, times matrix i transposed, or has it added.
 ///
-/// Packed matrices run in one pass on an input that is made and prepared once; the others follow one by one.
+/// Packed matrices run in one pass on an input that is made and prepared once; the others follow one by one. `next` are
+/// the packed ones of the product that comes after.
 ///
 /// # Errors
 /// The first matrix that fails or panics, by its place.
@@ -84,7 +90,7 @@ pub(crate) fn products(
     activations: &mut Activations,
     input: &Input<'_>,
     (n, cols): (usize, usize),
-    matrices: &[(&Site, &dyn QuantizedMatrix)],
+    (matrices, next): (&[(&Site, &dyn QuantizedMatrix)], &[&PackedMatrix]),
     into: Into,
     outs: &mut [&mut [f32]],
 ) -> Result<(), MatmulError> {
@@ -119,6 +125,7 @@ pub(crate) fn products(
     }
     if !packed.is_empty() {
         activations.prepare_input(context.cpu, input, n, cols, &packed, context.precision);
+        kernel::expect(context.cpu, next, n, context.precision);
         match into {
             Into::Replace => kernel::matmul(context.cpu, &packed, activations, &mut packed_outs),
             Into::Add => kernel::matmul_add(context.cpu, &packed, activations, &mut packed_outs),

@@ -162,3 +162,23 @@ fn a_thread_that_is_done_takes_what_another_has_left() {
         });
     }
 }
+
+#[test]
+fn what_is_expected_may_lie_anywhere() {
+    let pool = Pool::new(3).unwrap();
+    let memory = vec![0u8; 1 << 20];
+    let places = [
+        (memory.as_ptr(), memory.len()),
+        (std::ptr::null(), 1 << 30),
+        (usize::MAX as *const u8, usize::MAX),
+        (8 as _, 0),
+    ];
+    for round in 0..400 {
+        pool.expect(|thread| places[(round + thread) % places.len()]);
+        if round % 50 == 0 {
+            // So long that workers park.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(counts(&pool, round % 20), vec![1; round % 20]);
+    }
+}
