@@ -5,10 +5,12 @@
 //! are summed one after the other share a word: panels are `[head_dim / 2][32 tokens]` and `[16][head_dim]` pairs, the
 //! former value in the upper half.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use half::f16;
 
+use super::attention::AttentionSpan;
 use super::chunks::Shared;
 use super::lanes::pairs::round_bf16;
 use super::memory::{prefetch, view, view_mut, Buffer};
@@ -18,9 +20,6 @@ use super::{Cpu, KernelLevel};
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;
-
-/// Blocks that one dispatch writes at most.
-const WAVE: usize = 64;
 
 /// How keys and values are stored. Arithmetic is on what is stored, in f32; with [`Bf16`](KvFormat::Bf16) queries and
 /// attention's weights are rounded to bf16 as well, as processors with products of bf16 want them.
@@ -179,6 +178,12 @@ impl KvBlocks {
         &self.segments[segment].as_slice()[bytes]
     }
 
+    /// A block's bytes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self, block: u32) -> &[u8] {
+        self.block(block)
+    }
+
     /// A block's bytes, to be written.
     ///
     /// # Safety
@@ -208,53 +213,80 @@ impl KvBlocks {
         write_token(format, shape, self.block_mut(block), offset, key, value);
     }
 
-    /// Rotates the keys of consecutive tokens in place, as [`rope`](super::rope) does, and stores them with their
-    /// values: token i at logical index `first + i`, in the block that `table` has for it. `keys` and `values` are
-    /// `[tokens][kv_heads][head_dim]`, `cos` and `sin` `[tokens][n / 2]` for n values per head that rotate.
+    /// Rotates the keys of the spans' rows in place, as [`rope`](super::rope) does, and stores them with their values:
+    /// every row at its logical index, in the block that its span's table has for it. `keys` and `values` are
+    /// `[rows][kv_heads][head_dim]`, `cos` and `sin` `[rows][n / 2]` for n values per head that rotate. One dispatch to the
+    /// pool.
     ///
     /// # Panics
-    /// If a block has no memory, two blocks that are written together are the same one, or the lengths do not fit.
+    /// If a block has no memory, two that are written are the same one, spans do not ascend or overlap, or the lengths do not
+    /// fit.
     pub fn write_rotated(
         &mut self,
         cpu: &Cpu,
-        table: &[u32],
-        first: usize,
+        spans: &[AttentionSpan<'_>],
         (keys, values): (&mut [f32], &[f32]),
         (cos, sin): (&[f32], &[f32]),
     ) {
         let (format, shape) = (self.format, self.shape);
         let width = shape.kv_heads * shape.head_dim;
-        let tokens = values.len() / width.max(1);
-        assert!(keys.len() == tokens * width && values.len() == keys.len() && cos.len() == sin.len(), "kv rows");
-        if tokens == 0 {
+        let rows = values.len() / width.max(1);
+        assert!(keys.len() == rows * width && values.len() == keys.len() && cos.len() == sin.len(), "kv rows");
+        if rows == 0 {
             return;
         }
-        let half = cos.len() / tokens;
-        assert!(cos.len() == tokens * half && 2 * half <= shape.head_dim, "kv rotation");
-        let keys = Shared::new(keys);
-        let (this, level) = (&*self, cpu.usable_level());
-        let blocks = first / BLOCK_TOKENS..(first + tokens - 1) / BLOCK_TOKENS + 1;
-        for wave in blocks.clone().step_by(WAVE) {
-            let wave = wave..blocks.end.min(wave + WAVE);
-            let mut sorted = [0; WAVE];
-            let sorted = &mut sorted[..wave.len()];
-            sorted.copy_from_slice(&table[wave.clone()]);
+        let half = cos.len() / rows;
+        assert!(cos.len() == rows * half && 2 * half <= shape.head_dim, "kv rotation");
+        let mut end = 0;
+        for span in spans {
+            assert!(span.first_row >= end && span.rows <= rows.saturating_sub(span.first_row), "kv spans");
+            end = span.first_row + span.rows;
+        }
+        thread_local! {
+            static WRITES: RefCell<Writes> = const { RefCell::new(Writes { tasks: Vec::new(), sorted: Vec::new() }) };
+        }
+        WRITES.with_borrow_mut(|Writes { tasks, sorted }| {
+            tasks.clear();
+            sorted.clear();
+            for (s, span) in spans.iter().enumerate().filter(|(_, span)| span.rows > 0) {
+                let blocks = span.first_index / BLOCK_TOKENS..(span.first_index + span.rows).div_ceil(BLOCK_TOKENS);
+                sorted.extend_from_slice(&span.table[blocks.clone()]);
+                tasks.extend(blocks.map(|block| (s, block)));
+            }
             sorted.sort_unstable();
-            assert!(sorted.windows(2).all(|pair| pair[0] != pair[1]), "a block stands in the table twice");
-            cpu.pool.run(wave.len(), &|task| {
-                let block = wave.start + task;
-                // SAFETY: the tasks of a wave have different blocks (checked), and `self` is borrowed mutably.
-                let data = unsafe { this.block_shared(table[block]) };
-                for index in first.max(block * BLOCK_TOKENS)..(first + tokens).min((block + 1) * BLOCK_TOKENS) {
-                    let i = index - first;
-                    let angles = i * half..(i + 1) * half;
-                    // SAFETY: every token has one task.
-                    let key = unsafe { keys.slice(i * width, width) };
+            assert!(sorted.windows(2).all(|pair| pair[0] != pair[1]), "a block is written twice");
+            let keys = Shared::new(keys);
+            let (this, level) = (&*self, cpu.usable_level());
+            cpu.pool.run(tasks.len(), &|task| {
+                let (span, block) = (&spans[tasks[task].0], tasks[task].1);
+                // SAFETY: the tasks have different blocks (checked), and `self` is borrowed mutably.
+                let data = unsafe { this.block_shared(span.table[block]) };
+                let first = span.first_index;
+                let indices = first.max(block * BLOCK_TOKENS)..(first + span.rows).min((block + 1) * BLOCK_TOKENS);
+                for index in indices {
+                    let row = span.first_row + index - first;
+                    let angles = row * half..(row + 1) * half;
+                    // SAFETY: every row has one task, since spans are apart (checked).
+                    let key = unsafe { keys.slice(row * width, width) };
                     rotate_halves(level, key, shape.head_dim, &cos[angles.clone()], &sin[angles]);
-                    let value = &values[i * width..(i + 1) * width];
+                    let value = &values[row * width..(row + 1) * width];
                     write_token(format, shape, data, index % BLOCK_TOKENS, key, value);
                 }
             });
+        });
+    }
+
+    /// Says that the spans' rows will be written soon. Of spans of one row the lines are brought closer, hundreds that lie
+    /// apart and were last touched a step ago. Changes no result.
+    ///
+    /// # Panics
+    /// If a block has no memory.
+    pub fn expect_writes(&self, spans: &[AttentionSpan<'_>]) {
+        for span in spans.iter().filter(|span| span.rows == 1) {
+            let block = self.block(span.table[span.first_index / BLOCK_TOKENS]).as_ptr();
+            for line in token_lines(self.format, self.shape, span.first_index % BLOCK_TOKENS) {
+                prefetch::<true>(block.wrapping_add(line));
+            }
         }
     }
 
@@ -376,6 +408,31 @@ impl KvBlocks {
             prefetch::<false>(panel.wrapping_add(line));
         }
     }
+}
+
+/// What a dispatch writes; kept for its memory.
+struct Writes {
+    /// The span and the place in its table of every block.
+    tasks: Vec<(usize, usize)>,
+    /// The blocks, ascending.
+    sorted: Vec<u32>,
+}
+
+/// Where in a block lines begin that one token's key and value are written to, some of them twice.
+pub(super) fn token_lines(format: KvFormat, shape: KvShape, offset: usize) -> impl Iterator<Item = usize> {
+    let KvShape { kv_heads, head_dim } = shape;
+    let panel = format.panel_len(shape) * format.width();
+    // With pairs, rows are half as many and words twice as wide.
+    let per_word = if format == KvFormat::Bf16 { 2 } else { 1 };
+    let word = per_word * format.width();
+    let value_row = head_dim * word;
+    (0..kv_heads).flat_map(move |head| {
+        let keys = 2 * head * panel;
+        let values = keys + panel + offset / per_word * value_row;
+        let key_words = (0..head_dim.div_ceil(per_word)).map(move |row| keys + (row * BLOCK_TOKENS + offset) * word);
+        let value_lines = (values / 64 * 64..values + value_row).step_by(64);
+        key_words.map(|at| at / 64 * 64).chain(value_lines)
+    })
 }
 
 fn write_token(format: KvFormat, shape: KvShape, data: &mut [u8], offset: usize, key: &[f32], value: &[f32]) {

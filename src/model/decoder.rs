@@ -160,6 +160,15 @@ impl Decoder {
         w.q.resize(rows * spec.query_width(), 0.0);
         w.k.resize(rows * spec.kv_width(), 0.0);
         w.v.resize(rows * spec.kv_width(), 0.0);
+        let mut row = 0;
+        let mut views = Vec::with_capacity(spans.len());
+        for span in spans {
+            let (first_index, rows) = (span.cache.len(), span.tokens.len());
+            let (table, live) = (span.cache.table(index), span.cache.live(index));
+            views.push(AttentionSpan { first_row: row, rows, first_index, table, live });
+            row += rows;
+        }
+        arena.blocks().expect_writes(&views);
         let products = Products { cpu, precision: *precision, rows, next: &[&layer.output] };
         let input = Input::Normed { x: &w.x, weight: &layer.attention_norm, eps: spec.norm_eps };
         let outs: &mut [&mut [f32]] = &mut [&mut w.q, &mut w.k, &mut w.v];
@@ -178,20 +187,7 @@ impl Decoder {
         let (cos, sin) = &w.angles[*rope];
         kernel::rope(cpu, &mut w.q, spec.heads, head_dim, cos, sin);
 
-        let width = spec.kv_width();
-        let mut row = 0;
-        let mut views = Vec::with_capacity(spans.len());
-        for span in spans {
-            let table = span.cache.table(index);
-            let (first_index, tokens) = (span.cache.len(), span.tokens.len());
-            let (values, half) = (row * width..(row + tokens) * width, cos.len() / rows);
-            let angles = row * half..(row + tokens) * half;
-            let pair = (&mut w.k[values.clone()], &w.v[values]);
-            arena.blocks_mut().write_rotated(cpu, table, first_index, pair, (&cos[angles.clone()], &sin[angles]));
-            let live = span.cache.live(index);
-            views.push(AttentionSpan { first_row: row, rows: tokens, first_index, table, live });
-            row += tokens;
-        }
+        arena.blocks_mut().write_rotated(cpu, &views, (&mut w.k, &w.v), (cos, sin));
         let shape = AttentionShape {
             heads: spec.heads,
             scale: spec.attention_scale,

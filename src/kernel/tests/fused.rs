@@ -1,7 +1,9 @@
 //! What is computed on the way in or out of another operation equals the operations one by one, bit for bit.
 
+use std::collections::BTreeSet;
+
 use super::{cpu, pack, Random};
-use crate::kernel::kv::Panel;
+use crate::kernel::kv::{token_lines, Panel};
 use crate::kernel::{
     add, add_rms_norm, attention, matmul, matmul_add, rms_norm, rope, Activation, Activations, AttentionShape,
     AttentionSpan, Cpu, Input, KernelLevel, KvBlocks, KvFormat, KvShape, Precision, BLOCK_TOKENS,
@@ -48,6 +50,44 @@ fn inputs_made_on_the_way_equal_those_made_before() {
                     out
                 };
                 assert_eq!(bits(&product(input)), bits(&product(&Input::Rows(&made))), "{rows} rows, input {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_cut_into_columns_equal_those_made_before() {
+    let mut random = Random(7);
+    // Few rows of many columns, with a tail that is neither a pair nor a block where the type allows.
+    let cases = [
+        (Dtype::BF16, 8, 2101),
+        (Dtype::F16, 8, 2101),
+        (Dtype::F32, 5, 4133),
+        (Dtype::Q8_0, 1, 16_416),
+        (Dtype::Q4_1, 8, 4128),
+    ];
+    for (dtype, rows, cols) in cases {
+        let weights = pack(dtype, 17, cols, &random.weights(dtype, 17, cols));
+        let (x, up, weight) = (random.input(rows * cols), random.input(rows * cols), random.input(cols));
+        let inputs = [
+            Input::Rows(&x),
+            Input::Normed { x: &x, weight: &weight, eps: 1e-5 },
+            Input::Gated { activation: Activation::Silu, gate: &x, up: &up },
+        ];
+        for (i, input) in inputs.iter().enumerate() {
+            let product = |cpu: &Cpu, input: &Input<'_>| {
+                let mut acts = Activations::new();
+                acts.prepare_input(cpu, input, rows, cols, &[&weights], Precision::Int8Activations);
+                let mut out = vec![0.0; rows * 17];
+                matmul(cpu, &[&weights], &acts, &mut [&mut out]);
+                bits(&out)
+            };
+            let scalar = cpu(KernelLevel::Scalar, 1);
+            let mut made = vec![f32::NAN; rows * cols];
+            input.write(&scalar, cols, &mut made);
+            let expected = product(&scalar, &Input::Rows(&made));
+            for cpu in cpus() {
+                assert_eq!(product(&cpu, input), expected, "{dtype} {rows} rows, input {i}");
             }
         }
     }
@@ -130,9 +170,61 @@ fn keys_rotated_on_the_way_into_the_cache_equal_those_rotated_before() {
             }
             for cpu in cpus() {
                 let (mut blocks, mut keys) = (new(), keys.clone());
-                blocks.write_rotated(&cpu, &table, first, (&mut keys, &values), (&cos, &sin));
+                let span = AttentionSpan { first_row: 0, rows: tokens, first_index: first, table: &table, live: None };
+                blocks.write_rotated(&cpu, &[span], (&mut keys, &values), (&cos, &sin));
                 assert_eq!(bits(&keys), bits(&rotated));
                 assert_eq!(read(&blocks), read(&expected), "{} {first} {tokens}", format.as_str());
+            }
+        }
+    }
+}
+
+#[test]
+fn several_sequences_are_written_at_once() {
+    let mut random = Random(12);
+    // An odd head_dim, which pads pairs of bf16.
+    let shape = KvShape { kv_heads: 3, head_dim: 9 };
+    let width = 27;
+    let tables = [vec![5], vec![3, 0, 7], vec![1, 2], vec![6]];
+    // Row 1 and the last one belong to no span.
+    let spans: Vec<AttentionSpan<'_>> = [(0, 1, 31), (2, 41, 30), (43, 1, 32), (44, 0, 0)]
+        .into_iter()
+        .zip(&tables)
+        .map(|((first_row, rows, first_index), table)| AttentionSpan {
+            first_row,
+            rows,
+            first_index,
+            table,
+            live: None,
+        })
+        .collect();
+    let (keys, values) = (random.input(45 * width), random.input(45 * width));
+    let (cos, sin) = (random.input(45 * 3), random.input(45 * 3));
+    for &format in KvFormat::ALL {
+        let new = || {
+            let mut blocks = KvBlocks::new(format, shape, 8);
+            assert!(blocks.grow());
+            blocks
+        };
+        let mut rotated = keys.clone();
+        rope(&cpu(KernelLevel::Scalar, 1), &mut rotated, 3, 9, &cos, &sin);
+        let mut expected = new();
+        for span in &spans {
+            for (row, index) in (span.first_row..span.first_row + span.rows).zip(span.first_index..) {
+                let row = row * width..(row + 1) * width;
+                let block = span.table[index / BLOCK_TOKENS];
+                expected.write(block, index % BLOCK_TOKENS, &rotated[row.clone()], &values[row]);
+            }
+        }
+        for cpu in cpus() {
+            let (mut blocks, mut actual) = (new(), keys.clone());
+            blocks.write_rotated(&cpu, &spans, (&mut actual, &values), (&cos, &sin));
+            for row in (0..45).filter(|row| ![1, 44].contains(row)) {
+                let row = row * width..(row + 1) * width;
+                assert_eq!(bits(&actual[row.clone()]), bits(&rotated[row]));
+            }
+            for block in 0..8 {
+                assert_eq!(blocks.bytes(block), expected.bytes(block), "{} block {block}", format.as_str());
             }
         }
     }
@@ -144,7 +236,50 @@ fn a_block_that_stands_twice_is_refused() {
     let mut blocks = KvBlocks::new(KvFormat::F32, KvShape { kv_heads: 1, head_dim: 2 }, 4);
     assert!(blocks.grow());
     let (mut keys, values) = ([0.0; 80], [0.0; 80]);
-    blocks.write_rotated(&cpu(KernelLevel::Scalar, 2), &[1, 1], 10, (&mut keys, &values), (&[], &[]));
+    let span = AttentionSpan { first_row: 0, rows: 40, first_index: 10, table: &[1, 1], live: None };
+    blocks.write_rotated(&cpu(KernelLevel::Scalar, 2), &[span], (&mut keys, &values), (&[], &[]));
+}
+
+#[test]
+#[should_panic(expected = "twice")]
+fn a_block_of_two_sequences_is_refused() {
+    let mut blocks = KvBlocks::new(KvFormat::F32, KvShape { kv_heads: 1, head_dim: 2 }, 4);
+    assert!(blocks.grow());
+    let (mut keys, values) = ([0.0; 8], [0.0; 8]);
+    let span = |first_row| AttentionSpan { first_row, rows: 2, first_index: 0, table: &[1], live: None };
+    blocks.write_rotated(&cpu(KernelLevel::Scalar, 2), &[span(0), span(2)], (&mut keys, &values), (&[], &[]));
+}
+
+#[test]
+fn lines_of_a_token_are_those_that_it_changes() {
+    for &format in KvFormat::ALL {
+        for (kv_heads, head_dim) in [(2, 64), (3, 9), (1, 256)] {
+            let shape = KvShape { kv_heads, head_dim };
+            for offset in [0, 1, 17, 31] {
+                let mut blocks = KvBlocks::new(format, shape, 1);
+                assert!(blocks.grow());
+                let ones = vec![1.0; kv_heads * head_dim];
+                blocks.write(0, offset, &ones, &ones);
+                // Scales behind the panels are left out.
+                let end = if format == KvFormat::Q8 { shape.block_len() } else { blocks.block_bytes() };
+                let changed = blocks.bytes(0)[..end].iter().enumerate().filter(|(_, byte)| **byte != 0);
+                let changed: BTreeSet<usize> = changed.map(|(at, _)| at / 64 * 64).collect();
+                let lines: BTreeSet<usize> = token_lines(format, shape, offset).collect();
+                assert_eq!(lines, changed, "{format:?} {shape:?} {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "kv spans")]
+fn spans_that_overlap_are_refused() {
+    let mut blocks = KvBlocks::new(KvFormat::F32, KvShape { kv_heads: 1, head_dim: 2 }, 4);
+    assert!(blocks.grow());
+    let (mut keys, values) = ([0.0; 8], [0.0; 8]);
+    let span = |first_row, table| AttentionSpan { first_row, rows: 2, first_index: 0, table, live: None };
+    let spans = [span(0, &[1]), span(1, &[2])];
+    blocks.write_rotated(&cpu(KernelLevel::Scalar, 2), &spans, (&mut keys, &values), (&[], &[]));
 }
 
 #[test]
