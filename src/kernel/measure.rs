@@ -11,7 +11,8 @@ use super::memory::Buffer;
 
 /// Bytes read per measurement: far above any last-level cache.
 const BYTES: usize = 256 << 20;
-/// Rounds of a measurement; the best counts, since others' work only slows.
+/// Rounds of a measurement. Of arithmetic the best counts, since others' work only slows; of memory the median, since its
+/// speed changes by itself and what it is compared with is a mean or a median too.
 const ROUNDS: usize = 5;
 
 /// Bytes per second that all threads together read from memory; `None` without memory for the test (256 MiB).
@@ -20,7 +21,7 @@ pub fn read_bandwidth(cpu: &Cpu) -> Option<f64> {
     // Pages that were never written may all be the same page of zeros.
     buffer.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     let parts: Vec<&[u8]> = buffer.as_slice().chunks(1 << 20).collect();
-    let seconds = best(|| {
+    let seconds = median(|| {
         cpu.pool.run(parts.len(), &|part| {
             let mut sums = [0u64; 8];
             for line in parts[part].as_chunks::<64>().0 {
@@ -158,13 +159,21 @@ impl<V: Lanes> Kernel<V> for Peak<'_> {
     }
 }
 
-/// Seconds of the fastest of some calls.
-fn best(mut f: impl FnMut()) -> f64 {
-    let mut best = f64::MAX;
-    for _ in 0..ROUNDS {
+/// Seconds of every round, ascending.
+fn rounds(mut f: impl FnMut()) -> [f64; ROUNDS] {
+    let mut seconds = [(); ROUNDS].map(|()| {
         let start = Instant::now();
         f();
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    best.max(1e-9)
+        start.elapsed().as_secs_f64().max(1e-9)
+    });
+    seconds.sort_by(f64::total_cmp);
+    seconds
+}
+
+fn best(f: impl FnMut()) -> f64 {
+    rounds(f)[0]
+}
+
+fn median(f: impl FnMut()) -> f64 {
+    rounds(f)[ROUNDS / 2]
 }

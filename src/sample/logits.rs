@@ -18,20 +18,21 @@ pub fn argmax(logits: &[f32]) -> Result<(TokenId, f32)> {
     let mut best_at = 0;
     for (block_index, block) in logits.chunks(BLOCK).enumerate() {
         let mut maxima = [f32::NEG_INFINITY; LANES];
-        let mut unordered = [false; LANES];
+        // Words, since flags of a byte would be packed for every group.
+        let mut unordered = [0u32; LANES];
         let mut groups = block.chunks_exact(LANES);
         for group in &mut groups {
             for lane in 0..LANES {
                 maxima[lane] = if group[lane] > maxima[lane] { group[lane] } else { maxima[lane] };
-                unordered[lane] |= group[lane].is_nan();
+                unordered[lane] |= u32::from(group[lane].is_nan());
             }
         }
         for (lane, &logit) in groups.remainder().iter().enumerate() {
             maxima[lane] = if logit > maxima[lane] { logit } else { maxima[lane] };
-            unordered[lane] |= logit.is_nan();
+            unordered[lane] |= u32::from(logit.is_nan());
         }
         let maximum = maxima.into_iter().fold(f32::NEG_INFINITY, f32::max);
-        if unordered.contains(&true) || maximum == f32::INFINITY {
+        if unordered.iter().any(|&flag| flag != 0) || maximum == f32::INFINITY {
             return Err(first_unranked(logits).into());
         }
         if maximum > best {
