@@ -14,6 +14,8 @@ pub(crate) mod avx512_bf16;
 pub(crate) mod avx_vnni;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) mod neon;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+pub(crate) mod neon_dots;
 pub(crate) mod pairs;
 #[cfg(any(test, not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))))]
 mod portable;

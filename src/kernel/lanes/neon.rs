@@ -8,6 +8,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 use std::marker::PhantomData;
 
+use super::neon_dots::{flipped, DotProduct, Unit};
 use super::{each_column, Kernel, Lanes};
 
 /// NEON with one of its dot products.
@@ -17,11 +18,11 @@ pub(crate) struct Neon<D: DotProduct>(PhantomData<D>);
 /// Which dot products of bytes the machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// None: [`Widening`].
+    /// None: [`Widening`](super::neon_dots::Widening).
     Baseline,
-    /// Signed times signed: [`Signed`].
+    /// Signed times signed: [`Signed`](super::neon_dots::Signed).
     Dotprod,
-    /// Unsigned times signed too: [`Mixed`].
+    /// Unsigned times signed, and products of small matrices: [`Mixed`](super::neon_dots::Mixed).
     I8mm,
 }
 
@@ -50,7 +51,8 @@ impl Variant {
 /// Runs an expression with `$lanes` as the NEON lanes of a variant that this machine has.
 macro_rules! with_neon {
     ($variant:expr, $lanes:ident => $body:expr) => {{
-        use $crate::kernel::lanes::neon::{Mixed, Neon, Signed, Variant, Widening};
+        use $crate::kernel::lanes::neon::{Neon, Variant};
+        use $crate::kernel::lanes::neon_dots::{Mixed, Signed, Widening};
         match $variant {
             Variant::I8mm => {
                 type $lanes = Neon<Mixed>;
@@ -69,241 +71,8 @@ macro_rules! with_neon {
 }
 pub(crate) use with_neon;
 
-/// A unit: four bytes of each of sixteen rows.
-type Unit = [int32x4_t; 4];
-
-/// How codes are multiplied with the input's. Its functions are for use inside a kernel's `run`, as those of
-/// [`Lanes`].
-pub(crate) trait DotProduct: Copy + 'static {
-    /// Whether codes are taken as signed, so that those of 8 bits need their upper bit flipped, which subtracts 128.
-    const SIGNED: bool;
-
-    /// # Safety
-    /// As [`Lanes::enter`].
-    unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K);
-
-    /// [`Lanes::dot`] for `W` columns, four at most, of the `C` whose words follow each other, from column `FIRST`, a
-    /// multiple of four. Their sums begin at `starts`.
-    ///
-    /// # Safety
-    /// As [`Lanes::dot`].
-    unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
-        units: *const Unit,
-        words: *const i32,
-        starts: [i32; W],
-    ) -> [[int32x4_t; 4]; W];
-}
-
-/// A unit's codes. With `FLIP` their upper bit is flipped.
-///
-/// # Safety
-/// A unit is readable.
 #[inline(always)]
-unsafe fn codes<const FLIP: bool>(unit: *const Unit) -> [int8x16_t; 4] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        each([0, 16, 32, 48], |at| {
-            let bytes = vld1q_u8(unit.cast::<u8>().add(at));
-            vreinterpretq_s8_u8(if FLIP { veorq_u8(bytes, vdupq_n_u8(0x80)) } else { bytes })
-        })
-    }
-}
-
-/// Sums that begin at `starts`, a column each.
-///
-/// # Safety
-/// As the functions of [`Lanes`].
-#[inline(always)]
-unsafe fn started<const W: usize>(starts: [i32; W]) -> [[int32x4_t; 4]; W] {
-    // SAFETY: NEON is in the baseline of this architecture.
-    unsafe {
-        let mut sums = [[vdupq_n_s32(0); 4]; W];
-        for (sum, start) in sums.iter_mut().zip(starts) {
-            *sum = [vdupq_n_s32(start); 4];
-        }
-        sums
-    }
-}
-
-/// 128 times the sum of each column's bytes: what flipped codes lack.
-///
-/// # Safety
-/// `words` holds `8 / SUBS` times `C` words.
-#[inline(always)]
-unsafe fn flipped<const C: usize, const SUBS: usize>(words: *const i32) -> [i32; C] {
-    // SAFETY: the caller's promise; the number of words is a multiple of four.
-    unsafe {
-        // A register has words of the same columns as the one so many before.
-        let period = C >> C.trailing_zeros().min(2);
-        let mut sums = [vdupq_n_s32(0); C];
-        for i in 0..8 / SUBS * C / 4 {
-            let sum = &mut sums[i % period];
-            *sum = vpadalq_s16(*sum, vpaddlq_s8(vld1q_s8(words.add(4 * i).cast())));
-        }
-        let mut out = [0; C];
-        for (i, sum) in sums.into_iter().enumerate().take(period) {
-            let mut lanes = [0i32; 4];
-            vst1q_s32(lanes.as_mut_ptr(), sum);
-            for (j, lane) in lanes.into_iter().enumerate() {
-                out[(4 * i + j) % C] += 128 * lane;
-            }
-        }
-        out
-    }
-}
-
-/// `smlal`, for processors without a dot product: products in 16 bits, of which as many are summed as fit.
-#[derive(Clone, Copy)]
-pub(crate) struct Widening;
-
-impl Widening {
-    /// One column, or two: their sums of 16 bits take 8 or 16 of the 32 registers.
-    ///
-    /// # Safety
-    /// As [`DotProduct::columns`].
-    #[inline(always)]
-    unsafe fn sums<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
-        units: *const Unit,
-        words: *const i32,
-        starts: [i32; W],
-    ) -> [[int32x4_t; 4]; W] {
-        let count = 8 / SUBS;
-        // 127 · largest code · run < 2^15. Codes of 8 bits are signed: the largest is 128.
-        let run = match BITS {
-            0..=5 => count,
-            6 => 4,
-            _ => 2,
-        };
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut sums = started(starts);
-            for first in (0..count).step_by(run) {
-                let mut low = [[vdupq_n_s16(0); 4]; W];
-                let mut high = low;
-                for u in first..first + run {
-                    let unit = if BITS > 7 { codes::<true>(units.add(u)) } else { codes::<false>(units.add(u)) };
-                    for c in 0..W {
-                        let word = vreinterpretq_s8_s32(vld1q_dup_s32(words.add(u * C + c)));
-                        for quarter in 0..4 {
-                            let codes = unit[quarter];
-                            low[c][quarter] = vmlal_s8(low[c][quarter], vget_low_s8(codes), vget_low_s8(word));
-                            high[c][quarter] = vmlal_high_s8(high[c][quarter], codes, word);
-                        }
-                    }
-                }
-                for c in 0..W {
-                    for quarter in 0..4 {
-                        // Rows 0 and 1 are in the low part, two lanes of 32 bits each; 2 and 3 in the high one.
-                        let (low, high) = (vpaddlq_s16(low[c][quarter]), vpaddlq_s16(high[c][quarter]));
-                        sums[c][quarter] = vaddq_s32(sums[c][quarter], vpaddq_s32(low, high));
-                    }
-                }
-            }
-            sums
-        }
-    }
-}
-
-impl DotProduct for Widening {
-    const SIGNED: bool = true;
-
-    unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K) {
-        // SAFETY: passed on.
-        unsafe { kernel.run() }
-    }
-
-    #[inline(always)]
-    unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
-        units: *const Unit,
-        words: *const i32,
-        starts: [i32; W],
-    ) -> [[int32x4_t; 4]; W] {
-        // SAFETY: passed on.
-        unsafe {
-            let mut out = [[vdupq_n_s32(0); 4]; W];
-            let pairs = if BITS > 7 { 0 } else { W / 2 * 2 };
-            for c in (0..pairs).step_by(2) {
-                let both = Self::sums::<C, 2, SUBS, BITS>(units, words.add(FIRST + c), [starts[c], starts[c + 1]]);
-                out[c..c + 2].copy_from_slice(&both);
-            }
-            for c in pairs..W {
-                out[c] = Self::sums::<C, 1, SUBS, BITS>(units, words.add(FIRST + c), [starts[c]])[0];
-            }
-            out
-        }
-    }
-}
-
-/// A [`DotProduct`] by one instruction, four bytes of four rows at a time with a word of a register of four.
-macro_rules! by_instruction {
-    ($(#[$doc:meta])* $name:ident, $instruction:literal, feature $feature:literal, signed $signed:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(crate) struct $name;
-
-        impl DotProduct for $name {
-            const SIGNED: bool = $signed;
-
-            #[target_feature(enable = $feature)]
-            unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K) {
-                // SAFETY: passed on.
-                unsafe { kernel.run() }
-            }
-
-            #[inline(always)]
-            unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
-                units: *const Unit,
-                words: *const i32,
-                starts: [i32; W],
-            ) -> [[int32x4_t; 4]; W] {
-                // SAFETY: the caller's promise, and the machine has the instruction, by the contract of `Lanes`.
-                unsafe {
-                    let mut sums = started(starts);
-                    each_column!(8 / SUBS, UNIT => {
-                        let unit = units.add(UNIT);
-                        let unit = if BITS > 7 && $signed { codes::<true>(unit) } else { codes::<false>(unit) };
-                        each_column!(W, COLUMN => {
-                            // The four words around this one; their number in all is a multiple of four.
-                            let words = vld1q_s32(words.add((UNIT * C + FIRST + COLUMN) / 4 * 4));
-                            let [a, b, c, d] = &mut sums[COLUMN];
-                            asm!(
-                                concat!(".arch_extension ", $feature),
-                                concat!($instruction, " {a:v}.4s, {x:v}.16b, {words:v}.4b[{lane}]"),
-                                concat!($instruction, " {b:v}.4s, {y:v}.16b, {words:v}.4b[{lane}]"),
-                                concat!($instruction, " {c:v}.4s, {z:v}.16b, {words:v}.4b[{lane}]"),
-                                concat!($instruction, " {d:v}.4s, {w:v}.16b, {words:v}.4b[{lane}]"),
-                                a = inout(vreg) *a,
-                                b = inout(vreg) *b,
-                                c = inout(vreg) *c,
-                                d = inout(vreg) *d,
-                                x = in(vreg) unit[0],
-                                y = in(vreg) unit[1],
-                                z = in(vreg) unit[2],
-                                w = in(vreg) unit[3],
-                                words = in(vreg) words,
-                                lane = const (UNIT * C + FIRST + COLUMN) % 4,
-                                options(pure, nomem, nostack, preserves_flags),
-                            );
-                        });
-                    });
-                    sums
-                }
-            }
-        }
-    };
-}
-
-by_instruction! {
-    /// `sdot`: signed times signed. Codes below 128 are what they are.
-    Signed, "sdot", feature "dotprod", signed true
-}
-by_instruction! {
-    /// `usdot`: unsigned times signed, as it is needed.
-    Mixed, "usdot", feature "i8mm", signed false
-}
-
-#[inline(always)]
-fn each<A: Copy, B>(a: [A; 4], f: impl Fn(A) -> B) -> [B; 4] {
+pub(super) fn each<A: Copy, B>(a: [A; 4], f: impl Fn(A) -> B) -> [B; 4] {
     [f(a[0]), f(a[1]), f(a[2]), f(a[3])]
 }
 
