@@ -38,7 +38,7 @@ criterion_group! {
 criterion_main!(benches);
 
 fn all(criterion: &mut Criterion) {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = candlewick::kernel::usable_cores();
     let cpu = Cpu::new(threads).expect("threads start");
     println!("kernels: {}, {threads} threads", cpu.level);
     products::bench(criterion, &cpu);

@@ -34,7 +34,23 @@ CEILINGS = {
     "int8_peak": "multiply_adds_per_second",
     "barrier_latency": "seconds",
 }
-CACHE = "~/.cache/candlewick/models"
+
+
+def cache():
+    """Where the examples keep models."""
+    named = os.environ.get("CANDLEWICK_CACHE")
+    general = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(named or f"{general}/candlewick/models").expanduser()
+
+
+def physical_cores():
+    """The cores that this process may use, counted as the engine does: two threads of one core are one."""
+    allowed = os.sched_getaffinity(0)
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    try:
+        return len({pathlib.Path(siblings.format(cpu)).read_text(encoding="ascii") for cpu in allowed})
+    except OSError:
+        return len(allowed)
 
 
 def main():
@@ -59,9 +75,15 @@ def main():
     if absence:
         sys.exit(f"candlewick: {absence}")
     comparison = Comparison(args, ours, peers)
-    models = args.models or sorted(pathlib.Path(CACHE).expanduser().glob("*.gguf"))
+    models = args.models or sorted(cache().glob("*.gguf"))
     if not models:
-        sys.exit(f"no model: name files with --models, or fetch some into {CACHE}")
+        sys.exit(
+            f"no model in {cache()}: name files with --models, or fetch all that the examples know with"
+            " `cargo run --release --example models -- fetch all`"
+        )
+    absent = [model for model in models if not pathlib.Path(model).is_file()]
+    if absent:
+        sys.exit(f"--models takes GGUF files; there is no {', '.join(map(str, absent))}")
     if args.json:
         # A place that cannot be written is better known before hours of measurements.
         partial(args.json).write_text("", encoding="utf-8")
@@ -81,9 +103,9 @@ def parse():
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK_TESTS)}")
     parser.add_argument("--tests", type=names, help=f"of {', '.join(TESTS)}")
     parser.add_argument("--peers", type=names, help="such as llama.cpp,candle-transformers [default: all]")
-    parser.add_argument("--models", nargs="+", help=f"GGUF files [default: all in {CACHE}]")
+    parser.add_argument("--models", nargs="+", help=f"GGUF files [default: all in {cache()}]")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each pair [default: 5]")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=physical_cores(), help="of ours and of peers [default: cores]")
     parser.add_argument("--kernel", help="candlewick's kernel level, such as avx2 [default: the best]")
     path = lambda text: pathlib.Path(text).absolute()
     parser.add_argument("--program", type=path, help="our example bench [default: the one of cargo build --release]")

@@ -14,8 +14,9 @@ ROOT = HERE.parent.parent
 OURS = "candlewick"
 OTHER_BUILD = "other-build"
 
-# What is installed, each by itself: one that fails does not keep the others away.
-PACKAGES = ["llama-cpp-python", "xllamacpp", "mistralrs"]
+# What is installed, each by itself: one that fails does not keep the others away. The versions that the scripts beside this
+# file were written for and that docs/performance.md has figures of.
+PACKAGES = {"llama-cpp-python": "0.3.36", "xllamacpp": "2026.10.11549", "mistralrs": "0.9.5"}
 
 
 @dataclasses.dataclass
@@ -132,7 +133,11 @@ def set_up(venv):
     # candle chooses its vector code at compile time, so it is built for this processor; ours chooses at run time.
     native = dict(os.environ, RUSTFLAGS="-C target-cpu=native")
     steps = [
-        ("the program bench", ["cargo", "build", "--release", "--example", "bench"], None),
+        (
+            "the program bench",
+            ["cargo", "build", "--release", "--example", "bench", "--target-dir", str(ROOT / "target")],
+            None,
+        ),
         (
             "candle-transformers for this processor",
             ["cargo", "build", "--release", "--example", "peer_candle", "--target-dir", str(venv / "candle")],
@@ -140,14 +145,19 @@ def set_up(venv):
         ),
         ("the Python environment", [sys.executable, "-m", "venv", str(venv)], None),
     ]
-    pip = [str(venv / "bin" / "python"), "-m", "pip", "install"]
     # The source distribution is built for this processor, without its part for pictures and sound.
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--no-binary", "llama-cpp-python"]
     built = dict(os.environ, CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF")
-    steps += [(name, [*pip, name], built) for name in PACKAGES]
+    steps += [(name, [*pip, f"{name}=={version}"], built) for name, version in PACKAGES.items()]
     failed = []
     for name, command, environment in steps:
         print(f"== {name}", flush=True)
-        if subprocess.run(command, cwd=ROOT, env=environment).returncode != 0:
+        try:
+            succeeded = subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
+        except OSError as error:
+            print(f"{command[0]}: {error}", flush=True)
+            succeeded = False
+        if not succeeded:
             failed.append(name)
     for name in failed:
         print(f"failed: {name}")

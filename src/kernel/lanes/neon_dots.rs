@@ -11,20 +11,20 @@ use super::{each_column, Kernel};
 pub(super) type Unit = [int32x4_t; 4];
 
 /// How codes are multiplied with the input's. Its functions are for use inside a kernel's `run`, as those of
-/// [`Lanes`].
+/// [`Lanes`](super::Lanes).
 pub(crate) trait DotProduct: Copy + 'static {
     /// Whether codes are taken as signed, so that those of 8 bits need their upper bit flipped, which subtracts 128.
     const SIGNED: bool;
 
     /// # Safety
-    /// As [`Lanes::enter`].
+    /// As [`Lanes::enter`](super::Lanes::enter).
     unsafe fn enter<K: Kernel<Neon<Self>>>(kernel: K);
 
-    /// [`Lanes::dot`] for `W` columns, four at most, of the `C` whose words follow each other, from column `FIRST`, a
+    /// [`Lanes::dot`](super::Lanes::dot) for `W` columns, four at most, of the `C` whose words follow each other, from column `FIRST`, a
     /// multiple of four. Their sums begin at `starts`.
     ///
     /// # Safety
-    /// As [`Lanes::dot`].
+    /// As [`Lanes::dot`](super::Lanes::dot).
     unsafe fn columns<const C: usize, const FIRST: usize, const W: usize, const SUBS: usize, const BITS: u32>(
         units: *const Unit,
         words: *const i32,
@@ -50,7 +50,7 @@ unsafe fn codes<const FLIP: bool>(unit: *const Unit) -> [int8x16_t; 4] {
 /// Sums that begin at `starts`, a column each.
 ///
 /// # Safety
-/// As the functions of [`Lanes`].
+/// As the functions of [`Lanes`](super::Lanes).
 #[inline(always)]
 unsafe fn started<const W: usize>(starts: [i32; W]) -> [[int32x4_t; 4]; W] {
     // SAFETY: NEON is in the baseline of this architecture.
@@ -265,6 +265,7 @@ impl Mixed {
         words: *const i32,
         starts: [i32; W],
     ) -> [[int32x4_t; 4]; W] {
+        const { assert!(SUBS == 1 || SUBS == 2, "units go in pairs") };
         // SAFETY: the caller's promise, and the machine has the instruction, by the contract of `Lanes`.
         unsafe {
             let zero = vdupq_n_s32(0);
