@@ -3,11 +3,12 @@
 //! Both give, per output and per sub-block in order: acc ← fma(dot, weight scale · activation scale, acc), then
 //! with a min acc ← fma(min, activation scale · sum, acc). Knows no threads and no output matrix.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 
 use super::activations::Operands;
 use super::format::PANEL;
-use super::lanes::{each_column, Kernel, Lanes};
+use super::lanes::{each_column, each_part, Kernel, Lanes};
 use super::memory::prefetch;
 use super::unpack::Format;
 
@@ -25,7 +26,8 @@ pub(crate) struct Direct<F: Format, const C: usize> {
     pub(crate) format: PhantomData<F>,
 }
 
-/// Adds one block to the sums. `scale(sub)` and `min(sub)` give the block's factors.
+/// Adds one block to the sums. `factors` are the scale and the min of each part of it; `in_memory` says that the units were
+/// not just computed.
 ///
 /// # Safety
 /// As the functions of [`Lanes`]; operands hold the block at `b`; `units` holds 8 vectors.
@@ -36,6 +38,7 @@ pub(crate) unsafe fn accumulate<V: Lanes, const C: usize, const SUBS: usize, con
     operands: &Operands,
     b: usize,
     factors: [(V::F, V::F); 2],
+    in_memory: bool,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -46,15 +49,25 @@ pub(crate) unsafe fn accumulate<V: Lanes, const C: usize, const SUBS: usize, con
             let words = operands.codes.add(b * 8 * C + SUB * 4 * C);
             let starts = operands.starts.wrapping_add(at);
             let units = units.add(SUB * 4);
-            let dots = V::dot::<C, SUBS, HAS_MIN, BITS>(units, words, starts);
-            each_column!(C, COLUMN => {
-                let factor = V::mul(scale, V::splat_f(*scales.add(COLUMN)));
-                sums[COLUMN] = V::fma(V::to_f(dots[COLUMN]), factor, sums[COLUMN]);
-                if HAS_MIN {
-                    let sum = V::splat_f(*operands.sums.add(at + COLUMN));
-                    sums[COLUMN] = V::fma(min, sum, sums[COLUMN]);
-                }
-            });
+            macro_rules! part {
+                ($width:expr, $first:expr) => {{
+                    let first = $first;
+                    // Else the compiler copies them to the stack, to have them there for all parts.
+                    let units = if in_memory && C > V::DOT_COLUMNS { black_box(units) } else { units };
+                    let starts = starts.wrapping_add(first);
+                    let dots = V::dot::<C, { $width }, SUBS, HAS_MIN, BITS>(units, words.add(first), starts);
+                    each_column!($width, COLUMN => {
+                        let column = first + COLUMN;
+                        let factor = V::mul(scale, V::splat_f(*scales.add(column)));
+                        sums[column] = V::fma(V::to_f(dots[COLUMN]), factor, sums[column]);
+                        if HAS_MIN {
+                            let sum = V::splat_f(*operands.sums.add(at + column));
+                            sums[column] = V::fma(min, sum, sums[column]);
+                        }
+                    });
+                }};
+            }
+            each_part!(V, C, part);
         });
     }
 }
@@ -170,7 +183,7 @@ impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BIT
                     factors[0].1 = V::load_f(first.add(PANEL));
                     factors[1].1 = V::load_f(second.add(PANEL));
                 }
-                accumulate::<V, C, SUBS, HAS_MIN, BITS>(&mut sums, from.cast(), &self.operands, b, factors);
+                accumulate::<V, C, SUBS, HAS_MIN, BITS>(&mut sums, from.cast(), &self.operands, b, factors, true);
                 from = from.add(unpacked_bytes(SUBS, HAS_MIN));
             }
             each_column!(C, COLUMN => { V::store_f(self.out.add(COLUMN * self.stride), sums[COLUMN]); });

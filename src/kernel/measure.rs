@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::isa::Cpu;
-use super::lanes::{each_column, with_lanes, Kernel, Lanes};
+use super::lanes::{each_column, each_part, with_lanes, Kernel, Lanes};
 use super::memory::Buffer;
 
 /// Bytes read per measurement: far above any last-level cache.
@@ -145,10 +145,14 @@ impl<V: Lanes> Kernel<V> for Peak<'_> {
             for i in 0..DOTS {
                 let units = self.operands.units.as_ptr().add(i % 16 * 512).cast();
                 let words = self.operands.words.as_ptr().add(i % (8 * COLUMNS));
-                let dots = V::dot::<COLUMNS, 1, true, 4>(units, words, words);
-                for (all, dot) in all.iter_mut().zip(dots) {
-                    *all = V::or(*all, dot);
+                macro_rules! part {
+                    ($width:expr, $first:expr) => {{
+                        let first = $first;
+                        let dots = V::dot::<COLUMNS, { $width }, 1, true, 4>(units, words.add(first), words);
+                        each_column!($width, COLUMN => { all[first + COLUMN] = V::or(all[first + COLUMN], dots[COLUMN]); });
+                    }};
                 }
+                each_part!(V, COLUMNS, part);
             }
             let mut out = [0u8; 64];
             for all in all {

@@ -201,7 +201,7 @@ macro_rules! format {
                 factors: [(V::F, V::F); 2],
             ) {
                 // SAFETY: passed on.
-                unsafe { accumulate::<V, C, $subs, $min, $bits>(sums, units, operands, b, factors) }
+                unsafe { accumulate::<V, C, $subs, $min, $bits>(sums, units, operands, b, factors, false) }
             }
         }
     };

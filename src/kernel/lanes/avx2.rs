@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{each_column, Kernel, Lanes};
+use super::{Kernel, Lanes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
@@ -13,7 +13,8 @@ pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
 /// Runs an expression with `$lanes` as the AVX2 lanes that this machine has at their best.
 macro_rules! with_avx2 {
     ($lanes:ident => $body:expr) => {{
-        use $crate::kernel::lanes::avx2::{Avx2, Pairs};
+        use $crate::kernel::lanes::avx2::Avx2;
+        use $crate::kernel::lanes::avx2_dots::Pairs;
         use $crate::kernel::lanes::avx_vnni::{has_vnni, Vnni};
         if has_vnni() {
             type $lanes = Avx2<Vnni>;
@@ -35,60 +36,14 @@ pub(crate) trait DotProduct: Copy + 'static {
     /// As [`Lanes::enter`].
     unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K);
 
-    /// Dot products of `8 / SUBS` units with `C` columns, from zero.
+    /// Dot products of `8 / SUBS` units with `W` of `C` columns, from zero.
     ///
     /// # Safety
     /// As [`Lanes::dot`].
-    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
         units: *const [__m256i; 2],
         words: *const i32,
-    ) -> [[__m256i; 2]; C];
-}
-
-/// `vpmaddubsw` and `vpmaddwd`: pairs in 16 bits first.
-#[derive(Clone, Copy)]
-pub(crate) struct Pairs;
-
-impl DotProduct for Pairs {
-    const SIGNED: bool = true;
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn enter<K: Kernel<Avx2<Self>>>(kernel: K) {
-        // SAFETY: passed on.
-        unsafe { kernel.run() }
-    }
-
-    #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
-        units: *const [__m256i; 2],
-        words: *const i32,
-    ) -> [[__m256i; 2]; C] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut out = [[_mm256_setzero_si256(); 2]; C];
-            // Copied one by one: a copy of many vectors at once becomes a call.
-            macro_rules! part {
-                ($width:literal, $at:expr) => {{
-                    let at = $at;
-                    let sums = columns::<$width, SUBS, BITS>(units, words.add(at), C);
-                    each_column!($width, COLUMN => { out[at + COLUMN] = sums[COLUMN]; });
-                }};
-            }
-            // As many columns at a time as leave registers for the products. A loop, so that one part's sums are out of
-            // the registers before the next one's are needed.
-            let whole = C / 4 * 4;
-            for at in (0..whole).step_by(4) {
-                part!(4, at);
-            }
-            match C - whole {
-                0 => {}
-                1 => part!(1, whole),
-                2 => part!(2, whole),
-                _ => part!(3, whole),
-            }
-            out
-        }
-    }
+    ) -> [[__m256i; 2]; W];
 }
 
 /// # Safety
@@ -99,65 +54,10 @@ pub(super) unsafe fn broadcast(words: *const i32) -> __m256i {
     unsafe { _mm256_set1_epi32(*words) }
 }
 
-/// Dot products of `8 / SUBS` units with `W` columns that start at `words`, whose words are `stride` apart.
-///
-/// `vpmaddubsw` sums pairs in 16 bits, so a run of units may be summed there while
-/// run · 2 · 127 · (2^BITS − 1) < 2^15. Codes of 8 bits go as magnitudes, which are at most 128, with their signs on the
-/// other factor: 2 · 128 · 127 < 2^15.
-///
-/// # Safety
-/// As [`Lanes::dot`].
-#[inline(always)]
-unsafe fn columns<const W: usize, const SUBS: usize, const BITS: u32>(
-    units: *const [__m256i; 2],
-    words: *const i32,
-    stride: usize,
-) -> [[__m256i; 2]; W] {
-    let count = 8 / SUBS;
-    let run = match BITS {
-        0..=4 => count,
-        5 => 4,
-        6 => 2,
-        _ => 1,
-    };
-    // SAFETY: the caller's promise.
-    unsafe {
-        let zero = _mm256_setzero_si256();
-        let ones = _mm256_set1_epi16(1);
-        let middle = _mm256_set1_epi8(-128);
-        let mut sums = [[zero; 2]; W];
-        for first in (0..count).step_by(run) {
-            let mut pairs = [[zero; 2]; W];
-            for u in first..first + run {
-                let unit = *units.add(u);
-                let signed = both(unit, |codes| _mm256_xor_si256(codes, middle));
-                let magnitudes = both(signed, |codes| _mm256_abs_epi8(codes));
-                for (c, pairs) in pairs.iter_mut().enumerate() {
-                    let word = broadcast(words.add(u * stride + c));
-                    for half in 0..2 {
-                        let products = if BITS > 7 {
-                            _mm256_maddubs_epi16(magnitudes[half], _mm256_sign_epi8(word, signed[half]))
-                        } else {
-                            _mm256_maddubs_epi16(unit[half], word)
-                        };
-                        pairs[half] = _mm256_add_epi16(pairs[half], products);
-                    }
-                }
-            }
-            for c in 0..W {
-                for half in 0..2 {
-                    sums[c][half] = _mm256_add_epi32(sums[c][half], _mm256_madd_epi16(pairs[c][half], ones));
-                }
-            }
-        }
-        sums
-    }
-}
-
 /// # Safety
 /// As the functions of [`Lanes`].
 #[inline(always)]
-unsafe fn both<T: Copy, U>(a: [T; 2], f: impl Fn(T) -> U) -> [U; 2] {
+pub(super) unsafe fn both<T: Copy, U>(a: [T; 2], f: impl Fn(T) -> U) -> [U; 2] {
     [f(a[0]), f(a[1])]
 }
 
@@ -167,6 +67,7 @@ impl<D: DotProduct> Lanes for Avx2<D> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     const FLOAT_COLUMNS: usize = 4;
+    const DOT_COLUMNS: usize = 4;
     const DIRECT: bool = true;
     const PREFETCH_COLUMNS: usize = 1;
 
@@ -338,14 +239,14 @@ impl<D: DotProduct> Lanes for Avx2<D> {
     }
 
     #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,
         starts: *const i32,
-    ) -> [Self::I; C] {
+    ) -> [Self::I; W] {
         // SAFETY: see above.
         unsafe {
-            let mut out = D::dot::<C, SUBS, BITS>(units, words);
+            let mut out = D::dot::<C, W, SUBS, BITS>(units, words);
             if !(HAS_MIN || D::SIGNED && BITS > 7) {
                 for (c, out) in out.iter_mut().enumerate() {
                     let start = broadcast(starts.add(c));

@@ -13,6 +13,7 @@ impl Lanes for Avx512 {
     type F = __m512;
     type I = __m512i;
     const FLOAT_COLUMNS: usize = 8;
+    const DOT_COLUMNS: usize = 8;
     const DIRECT: bool = true;
     const PREFETCH_COLUMNS: usize = 6;
 
@@ -157,17 +158,17 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,
         starts: *const i32,
-    ) -> [Self::I; C] {
+    ) -> [Self::I; W] {
         // SAFETY: see above. `vpdpbusd` does not saturate: any codes are exact.
         unsafe {
-            let mut out = [_mm512_setzero_si512(); C];
+            let mut out = [_mm512_setzero_si512(); W];
             // Column by column: eight dependent products per column are hidden by the other columns, and the
             // units stay in registers.
-            each_column!(C, COLUMN => {
+            each_column!(W, COLUMN => {
                 let mut sum = if HAS_MIN { _mm512_setzero_si512() } else { _mm512_set1_epi32(*starts.add(COLUMN)) };
                 for u in 0..8 / SUBS {
                     let unit = _mm512_loadu_si512(units.add(u).cast());

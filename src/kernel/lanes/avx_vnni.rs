@@ -25,14 +25,14 @@ impl DotProduct for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const BITS: u32>(
         units: *const [__m256i; 2],
         words: *const i32,
-    ) -> [[__m256i; 2]; C] {
+    ) -> [[__m256i; 2]; W] {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [[_mm256_setzero_si256(); 2]; C];
-            each_column!(C, COLUMN => {
+            let mut sums = [[_mm256_setzero_si256(); 2]; W];
+            each_column!(W, COLUMN => {
                 for u in 0..8 / SUBS {
                     let (unit, word) = (*units.add(u), broadcast(words.add(u * C + COLUMN)));
                     let [low, high] = sums[COLUMN];

@@ -7,6 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2_dots;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_bf16;
@@ -43,6 +45,8 @@ pub(crate) trait Lanes: Copy + 'static {
     type I: Copy;
     /// Columns of the f32 tile: how many accumulators the registers hold. 4 or 8.
     const FLOAT_COLUMNS: usize;
+    /// Columns of one call of [`dot`](Lanes::dot): 4, or 8, which is all.
+    const DOT_COLUMNS: usize;
     /// Whether products straight from the packed form are worth their code.
     const DIRECT: bool;
     /// From how many columns a direct product prefetches its panel by itself. Below that, reading is bound by memory
@@ -96,19 +100,19 @@ pub(crate) trait Lanes: Copy + 'static {
         round_codes(values, factor)
     }
 
-    /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `C` columns of signed codes in
+    /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `W` of `C` columns of signed codes in
     /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
-    /// of word u · C + c. With `HAS_MIN` the start is zero. With 8 bits it is −128 times the sum of the column's bytes,
+    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS), and `C` where that is 8. With `HAS_MIN` the start is zero. With 8 bits it is −128 times the sum of the column's bytes,
     /// so that codes of 8 bits may be taken as signed ones, 128 less, without a start.
     ///
     /// # Safety
-    /// `units` is aligned and holds `8 / SUBS` vectors, `words` that many times `C` words; `starts` holds `C`
+    /// `units` is aligned and holds `8 / SUBS` vectors, `words` `W` words of so many columns; `starts` holds `W`
     /// words, or anything with `HAS_MIN`.
-    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,
         starts: *const i32,
-    ) -> [Self::I; C];
+    ) -> [Self::I; W];
 }
 
 /// What [`Lanes::round_codes`] computes.
@@ -144,6 +148,28 @@ macro_rules! each_column {
     };
 }
 pub(crate) use each_column;
+
+/// Runs `$part!(width, first)` for all of `$columns` columns, at most so many at a time as [`Lanes::dot`] takes; the width is a
+/// constant.
+macro_rules! each_part {
+    ($lanes:ident, $columns:ident, $part:ident) => {
+        if $columns <= $lanes::DOT_COLUMNS {
+            $part!($columns, 0);
+        } else {
+            // A loop, so that one part's sums are out of the registers before the next one's are needed.
+            for first in (0..$columns / 4 * 4).step_by(4) {
+                $part!(4, first);
+            }
+            match $columns % 4 {
+                1 => $part!(1, $columns - 1),
+                2 => $part!(2, $columns - 2),
+                3 => $part!(3, $columns - 3),
+                _ => {}
+            }
+        }
+    };
+}
+pub(crate) use each_part;
 
 /// Runs an expression with `$lanes` as the lanes of a level that this machine has; `$scalar` at the scalar level.
 macro_rules! with_lanes {

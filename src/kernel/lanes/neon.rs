@@ -99,6 +99,7 @@ impl<D: DotProduct> Lanes for Neon<D> {
     type I = Unit;
     // Sixteen sums, a column of weights in four registers, and the input's values.
     const FLOAT_COLUMNS: usize = 4;
+    const DOT_COLUMNS: usize = 8;
     const DIRECT: bool = true;
     const PREFETCH_COLUMNS: usize = 6;
 
@@ -289,32 +290,33 @@ impl<D: DotProduct> Lanes for Neon<D> {
     }
 
     #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,
         starts: *const i32,
-    ) -> [Self::I; C] {
+    ) -> [Self::I; W] {
+        const { assert!(W == C) };
         // SAFETY: see above.
         unsafe {
-            let mut begin = if BITS > 7 && D::SIGNED { flipped::<C, SUBS>(words) } else { [0; C] };
+            let mut begin = if BITS > 7 && D::SIGNED { flipped::<W, SUBS>(words) } else { [0; W] };
             if !HAS_MIN {
                 for (c, begin) in begin.iter_mut().enumerate() {
                     *begin += *starts.add(c);
                 }
             }
-            let mut out = [[vdupq_n_s32(0); 4]; C];
+            let mut out = [[vdupq_n_s32(0); 4]; W];
             // Up to four columns at a time: their sums take sixteen of the 32 registers.
-            each_column!(C.div_ceil(4), PART => {
+            each_column!(W.div_ceil(4), PART => {
                 let at = PART * 4;
                 macro_rules! part {
                     ($width:literal) => {{
                         let mut starts = [0; $width];
                         starts.copy_from_slice(&begin[at..at + $width]);
-                        let sums = D::columns::<C, { PART * 4 }, $width, SUBS, BITS>(units, words, starts);
+                        let sums = D::columns::<W, { PART * 4 }, $width, SUBS, BITS>(units, words, starts);
                         out[at..at + $width].copy_from_slice(&sums);
                     }};
                 }
-                match C - at {
+                match W - at {
                     1 => part!(1),
                     2 => part!(2),
                     3 => part!(3),

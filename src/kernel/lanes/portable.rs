@@ -66,6 +66,7 @@ impl Lanes for Portable {
     type F = [f32; 16];
     type I = [u32; 16];
     const FLOAT_COLUMNS: usize = 4;
+    const DOT_COLUMNS: usize = 4;
     const DIRECT: bool = false;
     const PREFETCH_COLUMNS: usize = usize::MAX;
 
@@ -179,12 +180,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn dot<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
+    unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,
         starts: *const i32,
-    ) -> [Self::I; C] {
-        let mut out = [[0u32; 16]; C];
+    ) -> [Self::I; W] {
+        let mut out = [[0u32; 16]; W];
         for (c, out) in out.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
             unsafe {

@@ -1,6 +1,6 @@
 //! Every operation of every instruction set that runs here against the portable lanes, bit for bit.
 
-use super::{Kernel, Lanes, Portable};
+use super::{each_part, Kernel, Lanes, Portable};
 
 #[repr(C, align(64))]
 struct Units([u8; 512]);
@@ -90,10 +90,17 @@ impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BIT
     unsafe fn run(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            let dots = V::dot::<C, SUBS, HAS_MIN, BITS>(self.units.cast(), self.words, self.starts);
-            for (c, dot) in dots.into_iter().enumerate() {
-                V::store_i(self.out.add(c * 64), dot);
+            let units = self.units.cast();
+            macro_rules! part {
+                ($width:expr, $first:expr) => {{
+                    let (words, starts) = (self.words.add($first), self.starts.add($first));
+                    let dots = V::dot::<C, { $width }, SUBS, HAS_MIN, BITS>(units, words, starts);
+                    for (c, dot) in dots.into_iter().enumerate() {
+                        V::store_i(self.out.add(($first + c) * 64), dot);
+                    }
+                }};
             }
+            each_part!(V, C, part);
         }
     }
 }
@@ -165,7 +172,8 @@ macro_rules! compare {
         check("portable", expected.clone());
         #[cfg(target_arch = "x86_64")]
         {
-            use super::avx2::{Avx2, Pairs};
+            use super::avx2::Avx2;
+            use super::avx2_dots::Pairs;
             use super::avx_vnni::{has_vnni, Vnni};
             use crate::kernel::KernelLevel;
             if KernelLevel::Avx2.is_available() {
