@@ -79,7 +79,7 @@ fn kernel_levels_agree() {
     for model in models() {
         let run = |level| essence(&engine(&model, |b| b.kernel_level(level)).complete(request(&prompts()[3])).unwrap());
         let expected = run(KernelLevel::Scalar);
-        for level in KernelLevel::ALL.iter().copied().filter(|l| l.is_available()) {
+        for level in KernelLevel::available() {
             assert_eq!(run(level), expected, "{level}");
         }
     }

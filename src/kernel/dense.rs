@@ -109,7 +109,7 @@ mod tests {
                     assert!(error < 1e-5 * (cols as f64).sqrt(), "{n} x {rows} x {cols}: {error}");
                 }
             }
-            for level in KernelLevel::ALL.iter().copied().filter(|level| level.is_available()) {
+            for level in KernelLevel::available() {
                 for threads in [1, 2, 3] {
                     let cpu = Cpu { pool: Arc::new(Pool::new(threads).unwrap()), level };
                     assert_eq!(product(&cpu, &x, &weights, cols), expected, "{level}, {threads} threads");

@@ -31,6 +31,19 @@ impl KernelLevel {
         Self::ALL.iter().rev().copied().find(|level| level.is_available()).unwrap_or(KernelLevel::Scalar)
     }
 
+    /// The levels of this machine, for tests: `CANDLEWICK_REQUIRE_KERNELS` names those that must be among them, or the
+    /// best with its [`detail`](Self::detail).
+    #[cfg(test)]
+    pub(crate) fn available() -> impl Iterator<Item = KernelLevel> + Clone {
+        let available = Self::ALL.iter().copied().filter(|level| level.is_available());
+        let required = std::env::var("CANDLEWICK_REQUIRE_KERNELS").unwrap_or_default();
+        for required in required.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let runs = Self::detect().detail() == required || available.clone().any(|level| level.as_str() == required);
+            assert!(runs, "kernel level {required} is required and does not run here");
+        }
+        available
+    }
+
     /// Whether this machine can run the level.
     pub fn is_available(self) -> bool {
         match self {

@@ -15,15 +15,13 @@ use super::isa::Cpu;
 use super::lanes;
 use super::lanes::pairs::PairLanes;
 use super::lanes::{with_lanes, Lanes};
-use super::memory::{with_scratch, Shared};
+use super::memory::{prefetch, with_scratch, Shared};
 use super::packed::PackedMatrix;
 use super::pool::first_task;
 use super::scalar;
 use super::unpack::{with_format, Format};
 use crate::source::Dtype;
 
-/// Up to this many rows, products straight from the packed form beat unpacking first.
-const DIRECT_ROWS: usize = 16;
 /// Bytes of unpacked panels that are multiplied with a group of rows at a time: the group is read once for all of them, and
 /// both lie in a core's cache.
 const UNPACKED_BYTES: usize = 96 << 10;
@@ -268,6 +266,8 @@ impl Job<'_> {
         if lanes == PANEL && !self.add {
             return f(out, n);
         }
+        // What is there is wanted when the products are done.
+        (0..self.columns(group)).for_each(|c| prefetch::<true>(out.wrapping_add(c * n).cast()));
         let mut aside = [0f32; GROUP * PANEL];
         f(aside.as_mut_ptr(), PANEL);
         for (c, results) in aside.chunks_exact(PANEL).take(self.columns(group)).enumerate() {
@@ -287,7 +287,7 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
     let layout = job.weights.layout();
     let blocks = job.weights.cols() / 32;
     let groups = job.acts.rows().div_ceil(GROUP);
-    if V::DIRECT && job.acts.rows() <= DIRECT_ROWS {
+    if V::DIRECT_ROWS > 0 && job.acts.rows() <= V::DIRECT_ROWS {
         for index in panels {
             let panel = job.weights.panel(index).as_ptr();
             for group in 0..groups {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 fn cpus() -> Vec<Cpu> {
     let pool = Arc::new(Pool::new(2).unwrap());
-    let levels = KernelLevel::ALL.iter().copied().filter(|l| l.is_available());
+    let levels = KernelLevel::available();
     levels.map(|level| Cpu { pool: pool.clone(), level }).collect()
 }
 

@@ -108,18 +108,12 @@ unsafe fn entries<V: Lanes>(from: *const u8, table: &[u8; 16]) -> [V::I; 8] {
 /// As the functions of [`Lanes`]; `from` holds 16 bytes.
 #[inline(always)]
 unsafe fn half_powers<V: Lanes>(from: *const u8) -> V::F {
-    #[repr(align(64))]
-    struct Line([f32; 16]);
-    // SAFETY: passed on; a line takes 16 lanes.
+    // SAFETY: passed on.
     unsafe {
         let e = V::load_u8(from);
         let half = V::shr(e, 1);
-        // 2^(x - 64) has the bits (x + 63) << 23. The detour over memory only changes the lanes' type.
-        let power = |x: V::I| {
-            let mut line = Line([0.0; 16]);
-            V::store_i(line.0.as_mut_ptr().cast(), V::shl(V::sub(x, V::splat_i(-63)), 23));
-            V::load_f(line.0.as_ptr())
-        };
+        // 2^(x - 64) has the bits (x + 63) << 23.
+        let power = |x: V::I| V::from_bits(V::shl(V::sub(x, V::splat_i(-63)), 23));
         V::mul(power(half), power(V::sub(e, half)))
     }
 }

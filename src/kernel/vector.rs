@@ -39,26 +39,23 @@ macro_rules! leveled {
 }
 pub(super) use leveled;
 
+/// 1.5 * 2^23: adding it rounds to an integer, to even, and leaves that integer in the low mantissa bits.
+pub(super) const EXP_ROUND: f32 = 12_582_912.0;
+/// ln 2 in two parts, so that what is left of x is exact.
+pub(super) const LN_2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
+/// Taylor series of e^r to degree 7, from the highest; |r| <= ln(2)/2 leaves an error below 1e-8.
+pub(super) const EXP_SERIES: [f32; 8] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+
 /// e^x within 2 ulp for x in [-87, 88]; clamped outside (so never infinite, never zero); NaN stays NaN.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // 1.5 * 2^23: adding it rounds to an integer, to even, and leaves that integer in the low mantissa bits.
-    const ROUND: f32 = 12_582_912.0;
     let x = if x > 88.0 { 88.0 } else { x };
     let x = if x < -87.0 { -87.0 } else { x };
-    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    // ln 2 in two parts, so that r is exact.
-    let r = n.mul_add(-0.693_145_75, x);
-    let r = n.mul_add(-1.428_606_8e-6, r);
-    // Taylor series of e^r to degree 7; |r| <= ln(2)/2 leaves an error below 1e-8.
-    let p = (1.0f32 / 5040.0).mul_add(r, 1.0 / 720.0);
-    let p = p.mul_add(r, 1.0 / 120.0);
-    let p = p.mul_add(r, 1.0 / 24.0);
-    let p = p.mul_add(r, 1.0 / 6.0);
-    let p = p.mul_add(r, 0.5);
-    let p = p.mul_add(r, 1.0);
-    let p = p.mul_add(r, 1.0);
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, EXP_ROUND);
+    let n = shifted - EXP_ROUND;
+    let r = n.mul_add(-LN_2[0], x);
+    let r = n.mul_add(-LN_2[1], r);
+    let p = EXP_SERIES[1..].iter().fold(EXP_SERIES[0], |p, term| p.mul_add(r, *term));
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
     p * power
 }

@@ -116,7 +116,7 @@ fn mass_depends_on_neither_level_nor_threads_nor_cuts() {
     for case in cases() {
         let rows = (TOKENS - 19, TOKENS);
         let expected = case.mass(&Cpu::new(1).unwrap(), rows, 19);
-        for level in KernelLevel::ALL.iter().copied().filter(|level| level.is_available()) {
+        for level in KernelLevel::available() {
             for (threads, cut) in [(1, 19), (2, 1), (3, 8)] {
                 let cpu = Cpu { level, ..Cpu::new(threads).unwrap() };
                 assert_eq!(case.mass(&cpu, rows, cut), expected, "{level}, {threads} threads, {cut} rows");

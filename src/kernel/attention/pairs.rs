@@ -9,7 +9,7 @@ use super::super::lanes::{each_column, Lanes};
 use super::super::memory::prefetch;
 use super::super::vector::leveled;
 use super::products::LANES;
-use super::PART;
+use super::SCORES;
 
 /// Rounds factors to bf16, and lays them out as the products of a level want them: query i's from `i * stride` on,
 /// followed by zeros where their number is odd.
@@ -218,7 +218,7 @@ fn walk(
 
 /// `scores[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
 ///
-/// Queries are prepared and `stride` apart, scores [`PART`] apart; `keys` is a K panel and where the next panel lies.
+/// Queries are prepared and `stride` apart, scores [`SCORES`] apart; `keys` is a K panel and where the next panel lies.
 pub(super) fn score(
     level: KernelLevel,
     count: usize,
@@ -227,12 +227,12 @@ pub(super) fn score(
     scale: f32,
     scores: &mut [f32],
 ) {
-    walk(level, count, keys, BLOCK_TOKENS, (queries, stride), (scores, PART), Sums::Scaled(scale));
+    walk(level, count, keys, BLOCK_TOKENS, (queries, stride), (scores, SCORES), Sums::Scaled(scale));
 }
 
 /// `out[i][d] += sum over t of weights[i][t] * values[t][d]`, t ascending, for `count` queries.
 ///
-/// Weights are rounded and packed where the level wants that, [`PART`] apart; outputs are `dim` apart; `values` are
+/// Weights are rounded and packed where the level wants that, [`SCORES`] apart; outputs are `dim` apart; `values` are
 /// rows of pairs of a V panel, and where the rows lie that are wanted next.
 pub(super) fn weigh(
     level: KernelLevel,
@@ -242,7 +242,7 @@ pub(super) fn weigh(
     dim: usize,
     out: &mut [f32],
 ) {
-    walk(level, count, values, dim, (weights, PART), (out, dim), Sums::Continued);
+    walk(level, count, values, dim, (weights, SCORES), (out, dim), Sums::Continued);
 }
 
 #[cfg(test)]

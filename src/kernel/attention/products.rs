@@ -6,7 +6,7 @@
 use super::super::isa::KernelLevel;
 use super::super::kv::BLOCK_TOKENS;
 use super::super::lanes::{each_column, with_lanes, Kernel, Lanes};
-use super::PART;
+use super::{PART, SCORES};
 
 /// Values in a vector.
 pub(super) const LANES: usize = 16;
@@ -34,7 +34,7 @@ macro_rules! with_queries {
 
 /// `scores[i][t] = scale * sum over d of queries[i][d] * keys[d][t]` for the 32 tokens of a block, d ascending.
 ///
-/// Queries are `stride` apart, scores [`PART`].
+/// Queries are `stride` apart, scores [`SCORES`].
 pub(super) fn score(
     level: KernelLevel,
     count: usize,
@@ -44,7 +44,7 @@ pub(super) fn score(
     scores: &mut [f32],
 ) {
     let dim = keys.len() / BLOCK_TOKENS;
-    assert!(count > 0 && scores.len() >= (count - 1) * PART + BLOCK_TOKENS, "room for the scores of a block");
+    assert!(count > 0 && scores.len() >= (count - 1) * SCORES + BLOCK_TOKENS, "room for the scores of a block");
     let scores = scores.as_mut_ptr();
     let mut first = 0;
     while first < count {
@@ -54,7 +54,7 @@ pub(super) fn score(
             keys,
             scale,
             // SAFETY: inside the slice (checked).
-            scores: std::array::from_fn(|i| unsafe { scores.add((first + i) * PART) }),
+            scores: std::array::from_fn(|i| unsafe { scores.add((first + i) * SCORES) }),
         });
         first += group;
     }
@@ -62,7 +62,7 @@ pub(super) fn score(
 
 /// `out[i][d] += sum over t of weights[i][t] * values[t][d]`, t ascending, for `count` queries.
 ///
-/// Weights of consecutive queries are `PART` apart, outputs `dim`; `values` is `[tokens][dim]`.
+/// Weights of consecutive queries are `SCORES` apart, outputs `dim`; `values` is `[tokens][dim]`.
 pub(super) fn weigh(
     level: KernelLevel,
     count: usize,
@@ -76,7 +76,7 @@ pub(super) fn weigh(
     let mut first = 0;
     while first < count {
         let group = group(level, count - first);
-        let weights = &weights[first * PART..][..(group - 1) * PART + tokens];
+        let weights = &weights[first * SCORES..][..(group - 1) * SCORES + tokens];
         let out = &mut out[first * dim..(first + group) * dim];
         with_queries!(level, group, Q => Values::<Q> { weights, values, dim, out });
         first += group;
@@ -148,7 +148,7 @@ impl<V: Lanes, const Q: usize> Kernel<V> for Scores<'_, Q> {
 }
 
 struct Values<'a, const Q: usize> {
-    /// Query i's weights from `i * PART`, one per token.
+    /// Query i's weights from `i * SCORES`, one per token.
     weights: &'a [f32],
     /// `[tokens][dim]`.
     values: &'a [f32],
@@ -160,7 +160,7 @@ struct Values<'a, const Q: usize> {
 impl<const Q: usize> Values<'_, Q> {
     fn scalar(self) {
         for (i, out) in self.out.chunks_exact_mut(self.dim).enumerate() {
-            for (w, values) in self.weights[i * PART..].iter().zip(self.values.chunks_exact(self.dim)) {
+            for (w, values) in self.weights[i * SCORES..].iter().zip(self.values.chunks_exact(self.dim)) {
                 for (out, value) in out.iter_mut().zip(values) {
                     *out = w.mul_add(*value, *out);
                 }
@@ -191,7 +191,7 @@ impl<const Q: usize> Values<'_, Q> {
                     *row = V::load_f(values.add(n * LANES));
                 }
                 each_column!(Q, I => {
-                    let w = V::splat_f(*weights.add(I * PART));
+                    let w = V::splat_f(*weights.add(I * SCORES));
                     for (sum, row) in sums[I].iter_mut().zip(row) {
                         *sum = V::fma(w, row, *sum);
                     }
@@ -226,7 +226,7 @@ impl<V: Lanes, const Q: usize> Kernel<V> for Values<'_, Q> {
             }
         }
         for i in 0..if d < self.dim { Q } else { 0 } {
-            for (w, values) in self.weights[i * PART..].iter().zip(self.values.chunks_exact(self.dim)) {
+            for (w, values) in self.weights[i * SCORES..].iter().zip(self.values.chunks_exact(self.dim)) {
                 let out = &mut self.out[i * self.dim + d..(i + 1) * self.dim];
                 for (out, value) in out.iter_mut().zip(&values[d..]) {
                     *out = w.mul_add(*value, *out);

@@ -191,7 +191,7 @@ proptest! {
         prop_assert!(expected.iter().all(|value| value.is_finite()));
         let expected = bits(&expected);
         let pool = Arc::new(Pool::new(case.threads).unwrap());
-        for &level in KernelLevel::ALL.iter().filter(|level| level.is_available()) {
+        for level in KernelLevel::available() {
             let cpu = Cpu { pool: pool.clone(), level };
             let mut out = blank.clone();
             case.run(&operands, &cpu, |rows| 0..rows, &mut out);

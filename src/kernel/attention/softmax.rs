@@ -2,56 +2,154 @@
 
 use super::super::isa::KernelLevel;
 use super::super::kv::BLOCK_TOKENS;
-use super::super::vector::{exp, leveled, sum32};
+use super::super::lanes::{with_lanes, Kernel, Lanes};
+use super::super::vector::{exp, leveled, sum32, EXP_ROUND, EXP_SERIES, LN_2};
+use super::products::LANES;
 use super::PART_BLOCKS;
 
 /// The sum of weights where a query has seen nothing, in a part or so far; real sums are not negative.
 pub(super) const UNSEEN: f32 = -1.0;
 
-/// e^x rounded to bf16, for x up to 0; at least e^-34, which products of bf16 can take (`lanes::pairs`). NaN stays NaN.
+/// The least exponent of a weight that products of bf16 can take (`lanes::pairs`), and that of [`exp`].
+const LEAST_NARROW: f32 = -34.0;
+const LEAST: f32 = -87.0;
+
+/// Turns the scores of the lanes seen into `e^(score - max)`, the other lanes of their blocks into 0; gives the maximum
+/// and the sum. Blocks without a lane are left as they are. With `narrow` the weights are rounded to bf16 and at least
+/// e^-34, and the sum is theirs.
+pub(super) fn soften(level: KernelLevel, weights: &mut [f32], seen: &[u32; PART_BLOCKS], narrow: bool) -> [f32; 2] {
+    let mut max = f32::NEG_INFINITY;
+    largest(level, weights, seen, &mut max);
+    let exponentials = Exponentials { weights, seen, max, narrow };
+    let sums = with_lanes!(level, V => {
+        let mut sums = [0.0; BLOCK_TOKENS];
+        // SAFETY: the machine has V.
+        unsafe { V::enter(Summed(exponentials, &mut sums)) };
+        sums
+    }, else exponentials.scalar());
+    [max, sum32(sums)]
+}
+
+/// Replaces the lanes that are not seen.
 #[inline(always)]
-fn narrow_exp(x: f32) -> f32 {
-    let bits = exp(if x < -34.0 { -34.0 } else { x }).to_bits();
-    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+fn hide(weights: &mut [f32], seen: u32, value: f32) {
+    if seen != u32::MAX {
+        for (t, weight) in weights.iter_mut().enumerate() {
+            *weight = if seen >> t & 1 == 1 { *weight } else { value };
+        }
+    }
 }
 
 leveled! {
-    /// Turns the scores of the lanes seen into `e^(score - max)`, the other lanes of their blocks into 0;
-    /// `total` is the maximum and the sum. Blocks without a lane are left as they are. With `narrow` the weights are
-    /// rounded to bf16, and the sum is theirs.
-    pub(super) fn soften(weights: &mut [f32], seen: &[u32; PART_BLOCKS], narrow: bool, total: &mut [f32]) {
+    /// The largest of the scores seen; the others of their blocks become -inf.
+    fn largest(scores: &mut [f32], seen: &[u32; PART_BLOCKS], max: &mut f32) {
         // NaN must survive, so that a broken model is noticed.
         let larger = |a: f32, b: f32| if b > a || b.is_nan() { b } else { a };
-        let hide = |weights: &mut [f32], seen: u32, value: f32| {
-            if seen != u32::MAX {
-                for (t, weight) in weights.iter_mut().enumerate() {
-                    *weight = if seen >> t & 1 == 1 { *weight } else { value };
-                }
-            }
-        };
         let mut maxima = [f32::NEG_INFINITY; BLOCK_TOKENS];
-        for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
+        for (scores, &seen) in scores.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
             if seen != 0 {
-                hide(weights, seen, f32::NEG_INFINITY);
+                hide(scores, seen, f32::NEG_INFINITY);
                 for t in 0..BLOCK_TOKENS {
-                    maxima[t] = larger(maxima[t], weights[t]);
+                    maxima[t] = larger(maxima[t], scores[t]);
                 }
             }
         }
-        let max = maxima.into_iter().fold(f32::NEG_INFINITY, larger);
+        *max = maxima.into_iter().fold(f32::NEG_INFINITY, larger);
+    }
+}
+
+/// Scores of blocks that become weights.
+struct Exponentials<'a> {
+    weights: &'a mut [f32],
+    seen: &'a [u32; PART_BLOCKS],
+    max: f32,
+    narrow: bool,
+}
+
+impl Exponentials<'_> {
+    fn scalar(self) -> [f32; BLOCK_TOKENS] {
         let mut sums = [0f32; BLOCK_TOKENS];
-        for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
+        for (weights, &seen) in self.weights.chunks_exact_mut(BLOCK_TOKENS).zip(self.seen) {
             if seen != 0 {
                 for weight in weights.iter_mut() {
-                    *weight = if narrow { narrow_exp(*weight - max) } else { exp(*weight - max) };
+                    let x = *weight - self.max;
+                    *weight = if self.narrow { narrow_exp(x) } else { exp(x) };
                 }
                 hide(weights, seen, 0.0);
-                for t in 0..BLOCK_TOKENS {
-                    sums[t] += weights[t];
-                }
+                sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += *weight);
             }
         }
-        total.copy_from_slice(&[max, sum32(sums)]);
+        sums
+    }
+}
+
+/// e^x rounded to bf16, for x up to 0; at least e^-34. NaN stays NaN.
+fn narrow_exp(x: f32) -> f32 {
+    let bits = exp(if x < LEAST_NARROW { LEAST_NARROW } else { x }).to_bits();
+    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// The same by lanes. Step by step for all lanes of a block: a step waits for the one before it.
+struct Summed<'a, 'b>(Exponentials<'a>, &'b mut [f32; BLOCK_TOKENS]);
+
+impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
+    /// # Safety
+    /// The machine has V.
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Summed(Exponentials { weights, seen, max, narrow }, sums) = self;
+        /// An expression for both halves of a block.
+        macro_rules! halves {
+            (|$half:ident| $value:expr) => {
+                [
+                    {
+                        let $half = 0;
+                        $value
+                    },
+                    {
+                        let $half = 1;
+                        $value
+                    },
+                ]
+            };
+        }
+        // SAFETY: blocks have 32 values, two vectors; the rest is the caller's promise.
+        unsafe {
+            let (max, least) = (V::splat_f(-max), V::splat_f(if narrow { LEAST_NARROW } else { LEAST }));
+            let mut all = [V::splat_f(0.0); 2];
+            for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
+                if seen == 0 {
+                    continue;
+                }
+                let to = weights.as_mut_ptr();
+                let x = halves!(|h| V::at_least(V::add(V::load_f(to.add(h * LANES)), max), least));
+                // From here to `e` the steps of `vector::exp`.
+                let shifted = halves!(|h| V::fma(x[h], V::splat_f(std::f32::consts::LOG2_E), V::splat_f(EXP_ROUND)));
+                let n = halves!(|h| V::add(shifted[h], V::splat_f(-EXP_ROUND)));
+                let r = halves!(|h| V::fma(n[h], V::splat_f(-LN_2[0]), x[h]));
+                let r = halves!(|h| V::fma(n[h], V::splat_f(-LN_2[1]), r[h]));
+                let mut p = [V::splat_f(EXP_SERIES[0]); 2];
+                for term in &EXP_SERIES[1..] {
+                    p = halves!(|h| V::fma(p[h], r[h], V::splat_f(*term)));
+                }
+                let one = V::splat_i(1f32.to_bits().cast_signed().wrapping_neg());
+                let power = halves!(|h| V::from_bits(V::sub(V::shl(V::to_bits(shifted[h]), 23), one)));
+                let mut e = halves!(|h| V::mul(p[h], power[h]));
+                if narrow {
+                    let bits = halves!(|h| V::to_bits(e[h]));
+                    let odd = halves!(|h| V::and(V::shr(bits[h], 16), V::splat_i(1)));
+                    let up = halves!(|h| V::sub(bits[h], V::sub(V::splat_i(-0x7fff), odd[h])));
+                    e = halves!(|h| V::from_bits(V::and(up[h], V::splat_i(0xffff_0000u32.cast_signed()))));
+                }
+                halves!(|h| V::store_f(to.add(h * LANES), e[h]));
+                if seen != u32::MAX {
+                    hide(weights, seen, 0.0);
+                    e = halves!(|h| V::load_f(weights.as_ptr().add(h * LANES)));
+                }
+                all = halves!(|h| V::add(all[h], e[h]));
+            }
+            halves!(|h| V::store_f(sums.as_mut_ptr().add(h * LANES), all[h]));
+        }
     }
 }
 

@@ -22,7 +22,7 @@ fn vector(len: usize, seed: u64) -> Vec<f32> {
 }
 
 fn cpus() -> Vec<Cpu> {
-    let levels = KernelLevel::ALL.iter().copied().filter(|l| l.is_available());
+    let levels = KernelLevel::available();
     levels
         .flat_map(|level| {
             [1, 2].map(|threads| {

@@ -12,10 +12,10 @@ use super::super::ops::softcap_slice as softcap;
 use super::softmax::{divide, merge, share, soften, UNSEEN};
 use super::visible::{between, runs, PartBlocks, Visible};
 use super::{pairs, products};
-use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS};
+use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS, SCORES};
 
 /// Query rows that share one reading of K and V.
-pub(super) const TILE_ROWS: usize = 8;
+pub(super) const TILE_ROWS: usize = 16;
 /// Up to this many queries, taking pairs apart in every product costs less than widening a panel for all of them.
 const MOST_DIRECT: usize = 8;
 
@@ -40,7 +40,7 @@ pub(super) struct Tile<'a> {
 
 /// Working memory of one part.
 struct Buffers<'a> {
-    /// `[queries][PART]`: scores, then weights.
+    /// `[queries][SCORES]`: scores, then weights.
     scores: &'a mut [f32],
     /// `[queries][stride]`, as the products want them.
     queries: &'a mut [f32],
@@ -142,7 +142,7 @@ impl<'a> Tile<'a> {
 
     /// Length of the working memory of a part.
     fn buffers(&self) -> usize {
-        self.queries() * PART + (self.queries() + self.group) * self.stride() + self.panel()
+        self.queries() * SCORES + (self.queries() + self.group) * self.stride() + self.panel()
     }
 
     fn panel(&self) -> usize {
@@ -171,7 +171,7 @@ impl<'a> Tile<'a> {
         let first_values = self.address(blocks.as_slice().first(), Panel::Values);
         let seen = self.weights((blocks.as_slice(), first_values), buffers, totals);
         if self.packed {
-            buffers.scores.chunks_exact_mut(PART).for_each(|weights| pairs::pack(self.level, weights));
+            buffers.scores.chunks_exact_mut(SCORES).for_each(|weights| pairs::pack(self.level, &mut weights[..PART]));
         }
         values.fill(0.0);
         let following = if n + 1 < self.parts() { self.visible.blocks(n + 1) } else { PartBlocks::default() };
@@ -187,7 +187,7 @@ impl<'a> Tile<'a> {
 
     /// The working memory of parts, with the queries prepared.
     fn divide<'b>(&self, scratch: &'b mut [f32]) -> Buffers<'b> {
-        let (scores, rest) = scratch.split_at_mut(self.queries() * PART);
+        let (scores, rest) = scratch.split_at_mut(self.queries() * SCORES);
         let (queries, rest) = rest.split_at_mut(self.queries() * self.stride());
         let (moved, rest) = rest.split_at_mut(self.group * self.stride());
         self.prepare(self.inputs.q, 0..self.rows, queries);
@@ -210,11 +210,11 @@ impl<'a> Tile<'a> {
         }
         self.score((blocks, then), &seen, buffers);
         for (query, (weights, total)) in
-            buffers.scores.chunks_exact_mut(PART).zip(totals.chunks_exact_mut(2)).enumerate()
+            buffers.scores.chunks_exact_mut(SCORES).zip(totals.chunks_exact_mut(2)).enumerate()
         {
             match &seen[query / self.group] {
                 [0, 0, 0, 0, 0, 0, 0, 0] => total.copy_from_slice(&[f32::NEG_INFINITY, UNSEEN]),
-                seen => soften(self.level, weights, seen, self.narrow, total),
+                seen => total.copy_from_slice(&soften(self.level, weights, seen, self.narrow)),
             }
         }
         seen
@@ -236,7 +236,7 @@ impl<'a> Tile<'a> {
             for n in 0..self.parts() {
                 let blocks = self.visible.blocks(n);
                 let seen = self.weights((blocks.as_slice(), None), &mut buffers, part);
-                for (query, weights) in buffers.scores.chunks_exact(PART).enumerate() {
+                for (query, weights) in buffers.scores.chunks_exact(SCORES).enumerate() {
                     let ([max, sum], [part_max, _]) = (pair(running, query), pair(part, query));
                     for block in blocks.as_slice() {
                         let slot = block.block as usize % PART_BLOCKS;
@@ -273,7 +273,7 @@ impl<'a> Tile<'a> {
                 self.prefetch(next);
             }
             let (first, count) = (rows.start * self.group, rows.len() * self.group);
-            let to = first * PART + slot * BLOCK_TOKENS;
+            let to = first * SCORES + slot * BLOCK_TOKENS;
             self.products((id, next), count, &queries[first * self.stride()..], panel, &mut scores[to..]);
             let sinks = between(block, 0, shape.sinks);
             if let Some(sink_q) = sink_q.filter(|_| sinks != 0) {
@@ -282,13 +282,13 @@ impl<'a> Tile<'a> {
                     for (i, query) in moved.chunks_exact(self.stride()).enumerate() {
                         let mut sunk = [0.0; BLOCK_TOKENS];
                         self.products((id, None), 1, query, panel, &mut sunk);
-                        let scores = &mut scores[(r * self.group + i) * PART + slot * BLOCK_TOKENS..];
+                        let scores = &mut scores[(r * self.group + i) * SCORES + slot * BLOCK_TOKENS..];
                         runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&sunk[run]));
                     }
                 }
             }
             if let Some(cap) = shape.softcap {
-                for scores in scores[to..].chunks_mut(PART).take(count) {
+                for scores in scores[to..].chunks_mut(SCORES).take(count) {
                     softcap(self.level, &mut scores[..BLOCK_TOKENS], cap);
                 }
             }
@@ -337,7 +337,7 @@ impl<'a> Tile<'a> {
             for alike in seen[..self.rows].chunk_by(|a, b| a[slot] == b[slot]) {
                 let queries = r * self.group..(r + alike.len()) * self.group;
                 r += alike.len();
-                let weights = &buffers.scores[queries.start * PART..];
+                let weights = &buffers.scores[queries.start * SCORES..];
                 let out = &mut out[queries.start * self.dim..queries.end * self.dim];
                 for run in runs(alike[0][slot]) {
                     let token = slot * BLOCK_TOKENS + run.start;

@@ -68,7 +68,7 @@ impl<D: DotProduct> Lanes for Avx2<D> {
     type I = [__m256i; 2];
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 4;
-    const DIRECT: bool = true;
+    const DIRECT_ROWS: usize = 8;
     const PREFETCH_COLUMNS: usize = 1;
 
     #[inline(always)]
@@ -143,6 +143,21 @@ impl<D: DotProduct> Lanes for Avx2<D> {
     unsafe fn neg(a: Self::F) -> Self::F {
         // SAFETY: see above.
         unsafe { both(a, |a| _mm256_xor_ps(a, _mm256_set1_ps(-0.0))) }
+    }
+    #[inline(always)]
+    unsafe fn at_least(a: Self::F, least: Self::F) -> Self::F {
+        // SAFETY: see above. Where there is a NaN, the result is the second operand.
+        unsafe { [_mm256_max_ps(least[0], a[0]), _mm256_max_ps(least[1], a[1])] }
+    }
+    #[inline(always)]
+    unsafe fn to_bits(a: Self::F) -> Self::I {
+        // SAFETY: see above.
+        unsafe { both(a, |a| _mm256_castps_si256(a)) }
+    }
+    #[inline(always)]
+    unsafe fn from_bits(a: Self::I) -> Self::F {
+        // SAFETY: see above.
+        unsafe { both(a, |a| _mm256_castsi256_ps(a)) }
     }
 
     #[inline(always)]

@@ -44,12 +44,12 @@ impl DotProduct for Pairs {
                 let (unit, words) = (*units.add(UNIT), words.add(UNIT * C));
                 if BITS > 7 {
                     sums = add_signed(sums, unit, words);
-                } else if UNIT % run == 0 {
+                } else if UNIT.is_multiple_of(run) {
                     pairs = first_pairs(unit, words);
                 } else {
                     pairs = add_pairs(pairs, unit, words);
                 }
-                if BITS <= 7 && (UNIT + 1) % run == 0 {
+                if BITS <= 7 && (UNIT + 1).is_multiple_of(run) {
                     let ones = _mm256_set1_epi16(1);
                     each_column!(W, COLUMN => {
                         for half in 0..2 {

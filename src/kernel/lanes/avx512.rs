@@ -14,7 +14,7 @@ impl Lanes for Avx512 {
     type I = __m512i;
     const FLOAT_COLUMNS: usize = 8;
     const DOT_COLUMNS: usize = 8;
-    const DIRECT: bool = true;
+    const DIRECT_ROWS: usize = 16;
     const PREFETCH_COLUMNS: usize = 6;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -79,6 +79,21 @@ impl Lanes for Avx512 {
     unsafe fn neg(a: Self::F) -> Self::F {
         // SAFETY: see above.
         unsafe { _mm512_xor_ps(a, _mm512_set1_ps(-0.0)) }
+    }
+    #[inline(always)]
+    unsafe fn at_least(a: Self::F, least: Self::F) -> Self::F {
+        // SAFETY: see above. Where there is a NaN, the result is the second operand.
+        unsafe { _mm512_max_ps(least, a) }
+    }
+    #[inline(always)]
+    unsafe fn to_bits(a: Self::F) -> Self::I {
+        // SAFETY: see above.
+        unsafe { _mm512_castps_si512(a) }
+    }
+    #[inline(always)]
+    unsafe fn from_bits(a: Self::I) -> Self::F {
+        // SAFETY: see above.
+        unsafe { _mm512_castsi512_ps(a) }
     }
 
     #[inline(always)]

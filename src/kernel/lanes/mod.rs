@@ -47,8 +47,8 @@ pub(crate) trait Lanes: Copy + 'static {
     const FLOAT_COLUMNS: usize;
     /// Columns of one call of [`dot`](Lanes::dot): 4, or 8, which is all.
     const DOT_COLUMNS: usize;
-    /// Whether products straight from the packed form are worth their code.
-    const DIRECT: bool;
+    /// Up to this many rows, products straight from the packed form beat unpacking first.
+    const DIRECT_ROWS: usize;
     /// From how many columns a direct product prefetches its panel by itself. Below that, reading is bound by memory
     /// and some processors' own prefetching does better alone (docs/performance.md has the measurements).
     const PREFETCH_COLUMNS: usize;
@@ -74,6 +74,12 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The sign flipped, of zeros too.
     unsafe fn neg(a: Self::F) -> Self::F;
+    /// The larger of a number, or NaN, and a number: NaN stays NaN.
+    unsafe fn at_least(a: Self::F, least: Self::F) -> Self::F;
+    /// The bits of f32 as integers.
+    unsafe fn to_bits(a: Self::F) -> Self::I;
+    /// And back.
+    unsafe fn from_bits(a: Self::I) -> Self::F;
 
     unsafe fn splat_i(value: i32) -> Self::I;
     unsafe fn load_i(from: *const u8) -> Self::I;

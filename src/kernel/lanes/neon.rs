@@ -100,7 +100,7 @@ impl<D: DotProduct> Lanes for Neon<D> {
     // Sixteen sums, a column of weights in four registers, and the input's values.
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 8;
-    const DIRECT: bool = true;
+    const DIRECT_ROWS: usize = 16;
     const PREFETCH_COLUMNS: usize = 6;
 
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
@@ -195,6 +195,21 @@ impl<D: DotProduct> Lanes for Neon<D> {
     unsafe fn neg(a: Self::F) -> Self::F {
         // SAFETY: see above.
         unsafe { each(a, |a| vnegq_f32(a)) }
+    }
+    #[inline(always)]
+    unsafe fn at_least(a: Self::F, least: Self::F) -> Self::F {
+        // SAFETY: see above.
+        unsafe { pairs(a, least, |a, least| vmaxq_f32(a, least)) }
+    }
+    #[inline(always)]
+    unsafe fn to_bits(a: Self::F) -> Self::I {
+        // SAFETY: see above.
+        unsafe { each(a, |a| vreinterpretq_s32_f32(a)) }
+    }
+    #[inline(always)]
+    unsafe fn from_bits(a: Self::I) -> Self::F {
+        // SAFETY: see above.
+        unsafe { each(a, |a| vreinterpretq_f32_s32(a)) }
     }
 
     #[inline(always)]

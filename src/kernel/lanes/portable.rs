@@ -67,7 +67,7 @@ impl Lanes for Portable {
     type I = [u32; 16];
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 4;
-    const DIRECT: bool = false;
+    const DIRECT_ROWS: usize = 0;
     const PREFETCH_COLUMNS: usize = usize::MAX;
 
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
@@ -122,6 +122,18 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn neg(a: Self::F) -> Self::F {
         map(a, |a| -a)
+    }
+    #[inline(always)]
+    unsafe fn at_least(a: Self::F, least: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] < least[i] { least[i] } else { a[i] })
+    }
+    #[inline(always)]
+    unsafe fn to_bits(a: Self::F) -> Self::I {
+        map(a, f32::to_bits)
+    }
+    #[inline(always)]
+    unsafe fn from_bits(a: Self::I) -> Self::F {
+        map(a, f32::from_bits)
     }
 
     #[inline(always)]

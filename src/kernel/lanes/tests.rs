@@ -1,6 +1,7 @@
 //! Every operation of every instruction set that runs here against the portable lanes, bit for bit.
 
 use super::{each_part, Kernel, Lanes, Portable};
+use crate::kernel::KernelLevel;
 
 #[repr(C, align(64))]
 struct Units([u8; 512]);
@@ -76,6 +77,8 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
             let table: [u8; 17] = std::array::from_fn(|i| (i * 37 + 200) as u8);
             put_i::<V>(out, V::lookup(V::and(x, V::splat_i(0x0f0f_0f0f)), table.as_ptr().add(1)));
             put_f(out, V::to_f(signed));
+            put_i::<V>(out, V::to_bits(V::to_f(signed)));
+            put_f(out, V::from_bits(V::shr(x, 9)));
             put_f(out, V::to_f(V::sub(unsigned, V::splat_i(1 << 24))));
         }
     }
@@ -170,13 +173,13 @@ macro_rules! compare {
             println!("{name}: {} results of 16 lanes", expected.len() / 16);
         };
         check("portable", expected.clone());
+        let available: Vec<KernelLevel> = KernelLevel::available().collect();
         #[cfg(target_arch = "x86_64")]
         {
             use super::avx2::Avx2;
             use super::avx2_dots::Pairs;
             use super::avx_vnni::{has_vnni, Vnni};
-            use crate::kernel::KernelLevel;
-            if KernelLevel::Avx2.is_available() {
+            if available.contains(&KernelLevel::Avx2) {
                 // SAFETY: it is available.
                 check("avx2", unsafe { $results::<Avx2<Pairs>>() });
                 if has_vnni() {
@@ -184,7 +187,7 @@ macro_rules! compare {
                     check("avx2+vnni", unsafe { $results::<Avx2<Vnni>>() });
                 }
             }
-            if KernelLevel::Avx512.is_available() {
+            if available.contains(&KernelLevel::Avx512) {
                 // SAFETY: it is available.
                 check("avx512", unsafe { $results::<super::Avx512>() });
             }
@@ -192,6 +195,7 @@ macro_rules! compare {
         #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
         {
             use super::neon::{with_neon, Variant};
+            assert!(available.contains(&KernelLevel::Neon));
             let all = [Variant::Baseline, Variant::Dotprod, Variant::I8mm];
             // Each has what those before it have.
             let best = all.into_iter().position(|variant| variant == Variant::detect()).unwrap();

@@ -11,7 +11,7 @@ use crate::kernel::{
 use crate::source::Dtype;
 
 fn cpus() -> impl Iterator<Item = Cpu> {
-    let levels = KernelLevel::ALL.iter().copied().filter(|level| level.is_available());
+    let levels = KernelLevel::available();
     levels.flat_map(|level| [1, 2, 3].map(|threads| cpu(level, threads)))
 }
 

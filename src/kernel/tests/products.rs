@@ -7,24 +7,16 @@ use crate::source::Dtype;
 
 type Matmul = fn(&Cpu, &[&PackedMatrix], &Activations, &mut [&mut [f32]]);
 
-/// The levels that run here, besides scalar. The environment variable names those that must.
+/// The levels that run here, besides scalar.
 fn levels() -> Vec<(String, KernelLevel, Matmul)> {
-    let mut levels: Vec<(String, KernelLevel, Matmul)> = KernelLevel::ALL
-        .iter()
-        .filter(|&&level| level != KernelLevel::Scalar && level.is_available())
-        .map(|&level| (level.to_string(), level, matmul as Matmul))
+    let mut levels: Vec<(String, KernelLevel, Matmul)> = KernelLevel::available()
+        .filter(|&level| level != KernelLevel::Scalar)
+        .map(|level| (level.to_string(), level, matmul as Matmul))
         .collect();
     levels.push(("portable lanes".into(), KernelLevel::Scalar, matmul_portable as Matmul));
     levels.push(("portable pairs".into(), KernelLevel::Scalar, matmul_portable_pairs as Matmul));
     let names: Vec<&str> = levels.iter().map(|(name, ..)| name.as_str()).collect();
     println!("kernels that run here: scalar, {}; the best is {}", names.join(", "), KernelLevel::detect().detail());
-    if let Ok(required) = std::env::var("CANDLEWICK_REQUIRE_KERNELS") {
-        for required in required.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "scalar") {
-            // A name with instructions is that of the best level.
-            let runs = names.contains(&required) || KernelLevel::detect().detail() == required;
-            assert!(runs, "kernel level {required} is required and does not run here");
-        }
-    }
     levels
 }
 

@@ -186,7 +186,7 @@ proptest! {
         let one = Cpu { pool: std::sync::Arc::new(Pool::new(1).unwrap()), level: KernelLevel::Scalar };
         let expected = bits(&case.run(&operands, plain, &one, 0..case.rows));
         let pool = std::sync::Arc::new(Pool::new(case.threads).unwrap());
-        for &level in KernelLevel::ALL.iter().filter(|level| level.is_available()) {
+        for level in KernelLevel::available() {
             let cpu = Cpu { pool: pool.clone(), level };
             let all = bits(&case.run(&operands, plain, &cpu, 0..case.rows));
             prop_assert_eq!(&all, &expected, "{}", level);
