@@ -207,3 +207,64 @@ leveled! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Weights and totals at a level; every NaN is the same one.
+    fn softened(level: KernelLevel, scores: &[f32], seen: &[u32; PART_BLOCKS], narrow: bool) -> Vec<u32> {
+        let mut weights = scores.to_vec();
+        let totals = soften(level, &mut weights, seen, narrow);
+        weights.extend(totals);
+        weights.into_iter().map(|x| if x.is_nan() { f32::NAN } else { x }.to_bits()).collect()
+    }
+
+    #[test]
+    fn weights_are_those_of_the_scalar_level() {
+        let seen = [u32::MAX, 0, 1, 0x8000_0000, 0xffff_0001, u32::MAX, 0, 0x7fff_fffe];
+        let plain: Vec<f32> = (0..PART_BLOCKS * BLOCK_TOKENS).map(|i| (i * 37 % 211) as f32 * 0.7 - 140.0).collect();
+        let with = |places: &[(usize, f32)]| {
+            let mut scores = plain.clone();
+            places.iter().for_each(|&(i, score)| scores[i] = score);
+            scores
+        };
+        let (lowest, largest) = (f32::NEG_INFINITY, f32::INFINITY);
+        // Infinite and missing numbers where they are seen and where they are not.
+        let cases = [
+            plain.clone(),
+            with(&[(3, lowest), (40, f32::NAN), (65, largest)]),
+            with(&[(3, f32::NAN)]),
+            with(&[(3, largest), (4, largest)]),
+            vec![lowest; plain.len()],
+        ];
+        for (case, scores) in cases.iter().enumerate() {
+            for narrow in [false, true] {
+                let expected = softened(KernelLevel::Scalar, scores, &seen, narrow);
+                for level in KernelLevel::available() {
+                    assert_eq!(
+                        softened(level, scores, &seen, narrow),
+                        expected,
+                        "case {case}, {level}, narrow {narrow}"
+                    );
+                }
+            }
+        }
+        // Against plain arithmetic: what is not seen weighs nothing, the rest e^(score - max).
+        let mut weights = plain.clone();
+        let [max, sum] = soften(KernelLevel::Scalar, &mut weights, &seen, false);
+        let mut expected = 0.0;
+        for (i, (weight, score)) in weights.iter().zip(&plain).enumerate() {
+            match seen[i / BLOCK_TOKENS] {
+                0 => assert_eq!(weight, score),
+                lanes if lanes >> (i % BLOCK_TOKENS) & 1 == 0 => assert_eq!(*weight, 0.0),
+                _ => {
+                    let exact = f64::from(score - max).max(-87.0).exp();
+                    assert!((f64::from(*weight) - exact).abs() <= 3e-7 * exact, "{i}: {weight}, not {exact}");
+                    expected += exact;
+                }
+            }
+        }
+        assert!((f64::from(sum) - expected).abs() <= 1e-5 * expected);
+    }
+}

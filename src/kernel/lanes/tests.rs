@@ -51,6 +51,8 @@ impl<V: Lanes> Kernel<V> for Operations<'_> {
                 put_f(out, value);
             }
             put_f(out, V::neg(V::splat_f(0.0)));
+            put_f(out, V::at_least(a, b));
+            put_f(out, V::at_least(V::splat_f(f32::NAN), b));
             // Zeros, subnormal, smallest, largest and infinite numbers, and the same bits as bfloat16.
             let halves = [0u16, 0x8000, 1, 0x83ff, 0x400, 0x7bff, 0x7c00, 0xfc00, 0x3c00, 0xb555, 0x1234, 0x4321]
                 .iter()
