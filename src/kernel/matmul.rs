@@ -266,8 +266,10 @@ impl Job<'_> {
         if lanes == PANEL && !self.add {
             return f(out, n);
         }
-        // What is there is wanted when the products are done.
-        (0..self.columns(group)).for_each(|c| prefetch::<true>(out.wrapping_add(c * n).cast()));
+        if self.add {
+            // What is there is wanted when the products are done.
+            (0..self.columns(group)).for_each(|c| prefetch::<true>(out.wrapping_add(c * n).cast()));
+        }
         let mut aside = [0f32; GROUP * PANEL];
         f(aside.as_mut_ptr(), PANEL);
         for (c, results) in aside.chunks_exact(PANEL).take(self.columns(group)).enumerate() {
@@ -287,6 +289,7 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
     let layout = job.weights.layout();
     let blocks = job.weights.cols() / 32;
     let groups = job.acts.rows().div_ceil(GROUP);
+    // Without any, their code is not even made.
     if V::DIRECT_ROWS > 0 && job.acts.rows() <= V::DIRECT_ROWS {
         for index in panels {
             let panel = job.weights.panel(index).as_ptr();

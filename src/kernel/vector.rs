@@ -41,6 +41,8 @@ pub(super) use leveled;
 
 /// 1.5 * 2^23: adding it rounds to an integer, to even, and leaves that integer in the low mantissa bits.
 pub(super) const EXP_ROUND: f32 = 12_582_912.0;
+/// The least x that [`exp`] takes as it is.
+pub(super) const EXP_LEAST: f32 = -87.0;
 /// ln 2 in two parts, so that what is left of x is exact.
 pub(super) const LN_2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
 /// Taylor series of e^r to degree 7, from the highest; |r| <= ln(2)/2 leaves an error below 1e-8.
@@ -50,7 +52,7 @@ pub(super) const EXP_SERIES: [f32; 8] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0,
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let x = if x > 88.0 { 88.0 } else { x };
-    let x = if x < -87.0 { -87.0 } else { x };
+    let x = if x < EXP_LEAST { EXP_LEAST } else { x };
     let shifted = x.mul_add(std::f32::consts::LOG2_E, EXP_ROUND);
     let n = shifted - EXP_ROUND;
     let r = n.mul_add(-LN_2[0], x);

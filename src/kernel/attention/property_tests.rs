@@ -35,7 +35,7 @@ struct Case {
 fn cases() -> impl Strategy<Value = Case> {
     let kv = (1usize..=3, prop_oneof![1usize..=96, Just(64), Just(32)])
         .prop_map(|(kv_heads, head_dim)| KvShape { kv_heads, head_dim });
-    let sequence = (prop_oneof![0usize..40, 0usize..600], 1usize..=12, 0u64..5)
+    let sequence = (prop_oneof![0usize..40, 0usize..600], 1usize..=20, 0u64..5)
         .prop_map(|(first, rows, dropped)| Sequence { first, rows, dropped });
     let sequences = prop::collection::vec(sequence, 1..=2);
     let seen = (prop::option::of(1usize..=300), 0usize..=40, any::<bool>());

@@ -3,16 +3,15 @@
 use super::super::isa::KernelLevel;
 use super::super::kv::BLOCK_TOKENS;
 use super::super::lanes::{with_lanes, Kernel, Lanes};
-use super::super::vector::{exp, leveled, sum32, EXP_ROUND, EXP_SERIES, LN_2};
+use super::super::vector::{exp, leveled, sum32, EXP_LEAST, EXP_ROUND, EXP_SERIES, LN_2};
 use super::products::LANES;
 use super::PART_BLOCKS;
 
 /// The sum of weights where a query has seen nothing, in a part or so far; real sums are not negative.
 pub(super) const UNSEEN: f32 = -1.0;
 
-/// The least exponent of a weight that products of bf16 can take (`lanes::pairs`), and that of [`exp`].
+/// The least exponent of a weight that products of bf16 can take (`lanes::pairs`).
 const LEAST_NARROW: f32 = -34.0;
-const LEAST: f32 = -87.0;
 
 /// Turns the scores of the lanes seen into `e^(score - max)`, the other lanes of their blocks into 0; gives the maximum
 /// and the sum. Blocks without a lane are left as they are. With `narrow` the weights are rounded to bf16 and at least
@@ -89,7 +88,7 @@ fn narrow_exp(x: f32) -> f32 {
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
-/// The same by lanes. Step by step for all lanes of a block: a step waits for the one before it.
+/// What [`Exponentials::scalar`] computes, by lanes. Step by step for all lanes of a block: a step waits for the one before it.
 struct Summed<'a, 'b>(Exponentials<'a>, &'b mut [f32; BLOCK_TOKENS]);
 
 impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
@@ -115,7 +114,7 @@ impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
         }
         // SAFETY: blocks have 32 values, two vectors; the rest is the caller's promise.
         unsafe {
-            let (max, least) = (V::splat_f(-max), V::splat_f(if narrow { LEAST_NARROW } else { LEAST }));
+            let (max, least) = (V::splat_f(-max), V::splat_f(if narrow { LEAST_NARROW } else { EXP_LEAST }));
             let mut all = [V::splat_f(0.0); 2];
             for (weights, &seen) in weights.chunks_exact_mut(BLOCK_TOKENS).zip(seen) {
                 if seen == 0 {
@@ -123,7 +122,7 @@ impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
                 }
                 let to = weights.as_mut_ptr();
                 let x = halves!(|h| V::at_least(V::add(V::load_f(to.add(h * LANES)), max), least));
-                // From here to `e` the steps of `vector::exp`.
+                // From here to `e` the steps of `vector::exp`; x is at most 0, or NaN where the maximum is.
                 let shifted = halves!(|h| V::fma(x[h], V::splat_f(std::f32::consts::LOG2_E), V::splat_f(EXP_ROUND)));
                 let n = halves!(|h| V::add(shifted[h], V::splat_f(-EXP_ROUND)));
                 let r = halves!(|h| V::fma(n[h], V::splat_f(-LN_2[0]), x[h]));
@@ -132,8 +131,9 @@ impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
                 for term in &EXP_SERIES[1..] {
                     p = halves!(|h| V::fma(p[h], r[h], V::splat_f(*term)));
                 }
-                let one = V::splat_i(1f32.to_bits().cast_signed().wrapping_neg());
-                let power = halves!(|h| V::from_bits(V::sub(V::shl(V::to_bits(shifted[h]), 23), one)));
+                // Integers are subtracted only, so what is added is negated.
+                let minus_one = V::splat_i(1f32.to_bits().cast_signed().wrapping_neg());
+                let power = halves!(|h| V::from_bits(V::sub(V::shl(V::to_bits(shifted[h]), 23), minus_one)));
                 let mut e = halves!(|h| V::mul(p[h], power[h]));
                 if narrow {
                     let bits = halves!(|h| V::to_bits(e[h]));

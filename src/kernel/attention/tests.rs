@@ -166,7 +166,7 @@ fn a_row_does_not_depend_on_how_rows_are_cut() {
         let table: Vec<u32> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).collect();
         let blocks = case.blocks(&k, &v, &table);
         let whole = case.attention(&cpu, &blocks, &table, &q, 0);
-        for cut in [1, 7, 8, 100, 257] {
+        for cut in [1, 7, 16, 17, 100, 257] {
             let mut parts = Vec::new();
             for first in (0..tokens).step_by(cut) {
                 let last = (first + cut).min(tokens);

@@ -84,14 +84,15 @@ unsafe fn first_pairs<const W: usize>(unit: Unit, words: *const i32) -> [Unit; W
     }
 }
 
-/// Runs `$column!` with the numbers of all columns below `$width`, and two names for each.
+/// Runs `$columns!` with the numbers of all columns below `$width`, and two names for each.
 macro_rules! all_columns {
     ($width:ident, $columns:ident) => {
         match $width {
             1 => $columns!(0 a b),
             2 => $columns!(0 a b, 1 c d),
             3 => $columns!(0 a b, 1 c d, 2 e f),
-            _ => $columns!(0 a b, 1 c d, 2 e f, 3 g h),
+            4 => $columns!(0 a b, 1 c d, 2 e f, 3 g h),
+            _ => unreachable!("at most DOT_COLUMNS"),
         }
     };
 }

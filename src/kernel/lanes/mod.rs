@@ -74,7 +74,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The sign flipped, of zeros too.
     unsafe fn neg(a: Self::F) -> Self::F;
-    /// The larger of a number, or NaN, and a number: NaN stays NaN.
+    /// The larger of a number, or NaN, and a number that is not zero: NaN stays NaN.
     unsafe fn at_least(a: Self::F, least: Self::F) -> Self::F;
     /// The bits of f32 as integers.
     unsafe fn to_bits(a: Self::F) -> Self::I;
@@ -108,12 +108,13 @@ pub(crate) trait Lanes: Copy + 'static {
 
     /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `W` of `C` columns of signed codes in
     /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
-    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS), and `C` where that is 8. With `HAS_MIN` the start is zero. With 8 bits it is −128 times the sum of the column's bytes,
-    /// so that codes of 8 bits may be taken as signed ones, 128 less, without a start.
+    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS); where that is 8, `W` is `C`. With `HAS_MIN`
+    /// the start is zero. With 8 bits it is −128 times the sum of the column's bytes, so that codes of 8 bits may be taken
+    /// as signed ones, 128 less, without a start.
     ///
     /// # Safety
-    /// `units` is aligned and holds `8 / SUBS` vectors, `words` `W` words of so many columns; `starts` holds `W`
-    /// words, or anything with `HAS_MIN`.
+    /// `units` is aligned and holds `8 / SUBS` vectors; for each of them `words` holds `W` words, `C` apart from the ones
+    /// before; `starts` holds `W` words, or anything with `HAS_MIN`.
     unsafe fn dot<const C: usize, const W: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
         units: *const Self::I,
         words: *const i32,

@@ -21,7 +21,7 @@ fn levels() -> Vec<(String, KernelLevel, Matmul)> {
 }
 
 const PRECISIONS: [Precision; 2] = [Precision::Int8Activations, Precision::F32];
-const ROWS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 16, 17, 33];
+const ROWS: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33];
 
 /// Equal bits, any NaN being equal to any other (their payloads are not arithmetic).
 #[track_caller]
