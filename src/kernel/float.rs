@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 
 use super::format::PANEL;
+use super::int8::put;
 use super::lanes::pairs::{PairKernel, PairLanes};
 use super::lanes::{each_column, Kernel, Lanes};
 use super::unpack::Format;
@@ -119,40 +120,54 @@ impl<V: Lanes, const C: usize> Kernel<V> for FloatTile<C> {
     }
 }
 
-/// A BF16 panel without tiny weights times `C` columns of pairs.
-pub(crate) struct PairTile<const C: usize> {
-    pub(crate) panel: *const u8,
+/// `N` BF16 panels without tiny weights times `C` columns of pairs.
+pub(crate) struct PairTile<const N: usize, const C: usize> {
+    pub(crate) panels: [*const u8; N],
     pub(crate) cols: usize,
     /// `[cols / 2][C]`, the columns rounded up.
     pub(crate) pairs: *const u32,
-    /// Column c's 16 results go to `out + c * stride`.
+    /// Column c's `16 * N` results go to `out + c * stride`, or are added to what is there.
     pub(crate) out: *mut f32,
     pub(crate) stride: usize,
+    pub(crate) add: bool,
 }
 
-impl<P: PairLanes, const C: usize> PairKernel<P> for PairTile<C> {
+impl<P: PairLanes, const N: usize, const C: usize> PairKernel<P> for PairTile<N, C> {
     /// # Safety
     /// The fields hold what they name; the machine has P, which takes factors as pairs.
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [P::V::splat_f(0.0); C];
+            let mut sums = [[P::V::splat_f(0.0); C]; N];
             let factors = self.pairs.cast::<f32>();
+            macro_rules! step {
+                ($load:ident, $j:expr) => {{
+                    let at = $j * 4 * PANEL;
+                    // No closure, which would lose the instruction set where it is not inlined.
+                    let mut weights = [P::$load(self.panels[0].add(at)); N];
+                    for (panel, weights) in self.panels.into_iter().zip(&mut weights).skip(1) {
+                        *weights = P::$load(panel.add(at));
+                    }
+                    each_column!(C, COLUMN => {
+                        let factor = P::splat(factors, $j * C + COLUMN);
+                        for (sums, weights) in sums.iter_mut().zip(weights) {
+                            sums[COLUMN] = P::dot(factor, weights, sums[COLUMN]);
+                        }
+                    });
+                }};
+            }
             for j in 0..self.cols / 2 {
-                let weights = P::load_columns(self.panel.add(j * 4 * PANEL));
-                each_column!(C, COLUMN => {
-                    sums[COLUMN] = P::dot(P::splat(factors, j * C + COLUMN), weights, sums[COLUMN]);
-                });
+                step!(load_columns, j);
             }
             if !self.cols.is_multiple_of(2) {
-                let j = self.cols / 2;
-                let weights = P::load_column(self.panel.add(j * 4 * PANEL));
+                step!(load_column, self.cols / 2);
+            }
+            for (n, sums) in sums.into_iter().enumerate() {
                 each_column!(C, COLUMN => {
-                    sums[COLUMN] = P::dot(P::splat(factors, j * C + COLUMN), weights, sums[COLUMN]);
+                    put::<P::V>(self.out.add(COLUMN * self.stride + n * PANEL), sums[COLUMN], self.add);
                 });
             }
-            each_column!(C, COLUMN => { P::V::store_f(self.out.add(COLUMN * self.stride), sums[COLUMN]); });
         }
     }
 }

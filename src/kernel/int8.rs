@@ -5,6 +5,7 @@
 
 use std::hint::black_box;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::activations::Operands;
 use super::format::PANEL;
@@ -20,54 +21,87 @@ pub(crate) struct Direct<F: Format, const C: usize> {
     pub(crate) panel: *const u8,
     pub(crate) blocks: usize,
     pub(crate) operands: Operands,
-    /// Column c's 16 results go to `out + c * stride`.
+    /// Column c's 16 results go to `out + c * stride`, or are added to what is there.
     pub(crate) out: *mut f32,
     pub(crate) stride: usize,
+    pub(crate) add: bool,
     pub(crate) format: PhantomData<F>,
 }
 
-/// Adds one block to the sums. `factors` are the scale and the min of each part of it; `in_memory` says that the units were
-/// not just computed.
+/// Stores a vector, or adds it to what is there.
 ///
 /// # Safety
-/// As the functions of [`Lanes`]; operands hold the block at `b`; `units` holds 8 vectors.
+/// As the functions of [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn accumulate<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>(
-    sums: &mut [V::F; C],
-    units: *const V::I,
+pub(crate) unsafe fn put<V: Lanes>(to: *mut f32, value: V::F, add: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { V::store_f(to, if add { V::add(V::load_f(to), value) } else { value }) }
+}
+
+/// Units of `P` panels, `apart` bytes apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Units<I> {
+    pub(crate) first: *const I,
+    pub(crate) apart: usize,
+    /// Whether they were in memory before, and not just computed.
+    pub(crate) in_memory: bool,
+}
+
+/// Adds block `b` to the sums of `W` of `C` columns, from column `from` on, of `P` panels. `factors` are the scale and the
+/// min of each part of the block.
+///
+/// # Safety
+/// As the functions of [`Lanes`]; operands hold the block; there are 8 units per panel.
+#[inline(always)]
+pub(crate) unsafe fn accumulate<
+    V: Lanes,
+    const P: usize,
+    const C: usize,
+    const W: usize,
+    const SUBS: usize,
+    const HAS_MIN: bool,
+    const BITS: u32,
+>(
+    sums: &mut [[V::F; W]; P],
+    units: Units<V::I>,
     operands: &Operands,
-    b: usize,
-    factors: [(V::F, V::F); 2],
-    in_memory: bool,
+    (b, from): (usize, usize),
+    factors: &[[(V::F, V::F); 2]; P],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let scales = operands.scales.add(b * C);
+        let scales = operands.scales.add(b * C + from);
         each_column!(SUBS, SUB => {
-            let (scale, min) = factors[SUB.min(1)];
-            let at = (b * SUBS + SUB) * C;
-            let words = operands.codes.add(b * 8 * C + SUB * 4 * C);
+            let at = (b * SUBS + SUB) * C + from;
+            let words = operands.codes.add(b * 8 * C + SUB * 4 * C + from);
             let starts = operands.starts.wrapping_add(at);
-            let units = units.add(SUB * 4);
+            let first_unit = units.first.wrapping_add(SUB * 4);
             macro_rules! part {
                 ($width:expr, $first:expr) => {{
                     let first = $first;
                     // Else the compiler copies them to the stack, to have them there for all parts.
-                    let units = if in_memory && C > V::DOT_COLUMNS { black_box(units) } else { units };
-                    let starts = starts.wrapping_add(first);
-                    let dots = V::dot::<C, { $width }, SUBS, HAS_MIN, BITS>(units, words.add(first), starts);
+                    let first_unit =
+                        if units.in_memory && W > V::DOT_COLUMNS { black_box(first_unit) } else { first_unit };
+                    let (words, starts) = (words.add(first), starts.wrapping_add(first));
+                    let dots =
+                        V::dots::<P, C, { $width }, SUBS, HAS_MIN, BITS>(first_unit, units.apart, words, starts);
                     each_column!($width, COLUMN => {
                         let column = first + COLUMN;
-                        let factor = V::mul(scale, V::splat_f(*scales.add(column)));
-                        sums[column] = V::fma(V::to_f(dots[COLUMN]), factor, sums[column]);
+                        let act = V::splat_f(*scales.add(column));
+                        for (p, sums) in sums.iter_mut().enumerate() {
+                            let factor = V::mul(factors[p][SUB.min(1)].0, act);
+                            sums[column] = V::fma(V::to_f(dots[p][COLUMN]), factor, sums[column]);
+                        }
                         if HAS_MIN {
                             let sum = V::splat_f(*operands.sums.add(at + column));
-                            sums[column] = V::fma(min, sum, sums[column]);
+                            for (p, sums) in sums.iter_mut().enumerate() {
+                                sums[column] = V::fma(factors[p][SUB.min(1)].1, sum, sums[column]);
+                            }
                         }
                     });
                 }};
             }
-            each_part!(V, C, part);
+            each_part!(V::DOT_COLUMNS, W, part);
         });
     }
 }
@@ -80,7 +114,7 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
     unsafe fn run(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [V::splat_f(0.0); C];
+            let mut sums = [[V::splat_f(0.0); C]];
             let mut group = self.panel;
             let mut b = 0;
             while b < self.blocks {
@@ -94,13 +128,13 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
                     }
                     let block = F::load::<V>(group, j);
                     let factors = [(block.scale[0], block.min[0]), (block.scale[1], block.min[1])];
-                    let units = block.units.as_ptr();
-                    F::accumulate::<V, C>(&mut sums, units, &self.operands, b, factors);
+                    let units = Units { first: block.units.as_ptr(), apart: 0, in_memory: false };
+                    F::accumulate::<V, C>(&mut sums, units, &self.operands, b, &[factors]);
                     b += 1;
                 }
                 group = group.wrapping_add(F::BYTES);
             }
-            each_column!(C, COLUMN => { V::store_f(self.out.add(COLUMN * self.stride), sums[COLUMN]); });
+            each_column!(C, COLUMN => { put::<V>(self.out.add(COLUMN * self.stride), sums[0][COLUMN], self.add); });
         }
     }
 }
@@ -110,25 +144,25 @@ pub(crate) const fn unpacked_bytes(subs: usize, has_min: bool) -> usize {
     512 + subs * if has_min { 128 } else { 64 }
 }
 
-/// A panel to units and f32 factors, once for all columns.
+/// Blocks of a panel to units and f32 factors, once for all columns.
 pub(crate) struct Unpack<F: Format> {
     pub(crate) panel: *const u8,
-    pub(crate) blocks: usize,
+    pub(crate) blocks: Range<usize>,
     pub(crate) to: *mut u8,
     pub(crate) format: PhantomData<F>,
 }
 
 impl<V: Lanes, F: Format> Kernel<V> for Unpack<F> {
     /// # Safety
-    /// `panel` holds the groups of `blocks` blocks, the last up to its last block; `to` has [`unpacked_bytes`] per block.
+    /// `panel` holds the groups of the blocks, the last up to its last block; `to` has [`unpacked_bytes`] per block.
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the caller's promise.
         unsafe {
             let step = unpacked_bytes(F::SUBS, F::HAS_MIN);
-            for b in 0..self.blocks {
+            for (i, b) in self.blocks.enumerate() {
                 let block = F::load::<V>(self.panel.add(b / F::BLOCKS * F::BYTES), b % F::BLOCKS);
-                let to = self.to.add(b * step);
+                let to = self.to.add(i * step);
                 for (u, unit) in block.units.into_iter().enumerate() {
                     V::store_i(to.add(u * 64), unit);
                 }
@@ -144,49 +178,95 @@ impl<V: Lanes, F: Format> Kernel<V> for Unpack<F> {
     }
 }
 
-/// An unpacked panel times `C` columns.
-pub(crate) struct Tile<const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
+/// Some unpacked blocks of `P` panels times `C` columns.
+pub(crate) struct Tile<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
+    /// The panels' blocks, one panel behind the other.
     pub(crate) unpacked: *const u8,
-    pub(crate) blocks: usize,
+    pub(crate) blocks: Range<usize>,
     pub(crate) operands: Operands,
+    /// The sums of the blocks before, `[C][P][16]`; null where these are the first.
+    pub(crate) sums: *const f32,
+    /// Column c's `16 * P` sums go to `out + c * stride`, which may be the place where they were; or are added to what is
+    /// there.
     pub(crate) out: *mut f32,
     pub(crate) stride: usize,
-    /// Where the next packed panel lies, brought closer meanwhile.
-    pub(crate) next: *const u8,
-    /// Lines of it per block.
+    pub(crate) add: bool,
+    /// Where the packed blocks lie that come next, brought closer meanwhile.
+    pub(crate) next: [*const u8; P],
+    /// Lines of them per block and panel.
     pub(crate) next_lines: usize,
 }
 
-impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> Kernel<V>
-    for Tile<C, SUBS, HAS_MIN, BITS>
+impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>
+    Tile<P, C, SUBS, HAS_MIN, BITS>
+{
+    /// `W` columns from `first` on.
+    ///
+    /// # Safety
+    /// As for all columns.
+    #[inline(always)]
+    unsafe fn columns<V: Lanes, const W: usize>(&self, first: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let step = unpacked_bytes(SUBS, HAS_MIN);
+            let apart = self.blocks.len() * step;
+            let mut sums = [[V::splat_f(0.0); W]; P];
+            if !self.sums.is_null() {
+                for (p, sums) in sums.iter_mut().enumerate() {
+                    each_column!(W, COLUMN => {
+                        sums[COLUMN] = V::load_f(self.sums.add(((first + COLUMN) * P + p) * PANEL));
+                    });
+                }
+            }
+            let mut from = self.unpacked;
+            let (mut next, next_lines) = (self.next, if first == 0 { self.next_lines } else { 0 });
+            for b in self.blocks.clone() {
+                for _ in 0..next_lines {
+                    for next in &mut next {
+                        prefetch::<false>(*next);
+                        *next = next.wrapping_add(64);
+                    }
+                }
+                let mut factors = [[(V::splat_f(0.0), V::splat_f(0.0)); 2]; P];
+                // No closure here: one that is not inlined loses the instruction set, and calls a function per load.
+                for (p, factors) in factors.iter_mut().enumerate() {
+                    let scales: *const f32 = from.add(p * apart + 512).cast();
+                    for (sub, factors) in factors.iter_mut().enumerate().take(SUBS) {
+                        let scale = scales.add(sub * if HAS_MIN { 2 * PANEL } else { PANEL });
+                        factors.0 = V::load_f(scale);
+                        if HAS_MIN {
+                            factors.1 = V::load_f(scale.add(PANEL));
+                        }
+                    }
+                }
+                let units = Units { first: from.cast(), apart, in_memory: true };
+                let at = (b, first);
+                accumulate::<V, P, C, W, SUBS, HAS_MIN, BITS>(&mut sums, units, &self.operands, at, &factors);
+                from = from.add(step);
+            }
+            for (p, sums) in sums.into_iter().enumerate() {
+                each_column!(W, COLUMN => {
+                    put::<V>(self.out.add((first + COLUMN) * self.stride + p * PANEL), sums[COLUMN], self.add);
+                });
+            }
+        }
+    }
+}
+
+impl<V: Lanes, const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> Kernel<V>
+    for Tile<P, C, SUBS, HAS_MIN, BITS>
 {
     /// # Safety
-    /// `unpacked` is 64-byte aligned and holds `blocks` blocks that [`Unpack`] wrote for a format of these
+    /// `unpacked` is 64-byte aligned and holds `blocks` blocks per panel that [`Unpack`] wrote for a format of these
     /// parameters; the rest as for [`Direct`].
     #[inline(always)]
     unsafe fn run(self) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut sums = [V::splat_f(0.0); C];
-            let mut from = self.unpacked;
-            let mut next = self.next;
-            for b in 0..self.blocks {
-                for _ in 0..self.next_lines {
-                    prefetch::<false>(next);
-                    next = next.wrapping_add(64);
-                }
-                // No closure here: one that is not inlined loses the instruction set, and calls a function per load.
-                let first: *const f32 = from.add(512).cast();
-                let second = first.add((SUBS - 1) * if HAS_MIN { 2 * PANEL } else { PANEL });
-                let mut factors = [(V::load_f(first), V::splat_f(0.0)), (V::load_f(second), V::splat_f(0.0))];
-                if HAS_MIN {
-                    factors[0].1 = V::load_f(first.add(PANEL));
-                    factors[1].1 = V::load_f(second.add(PANEL));
-                }
-                accumulate::<V, C, SUBS, HAS_MIN, BITS>(&mut sums, from.cast(), &self.operands, b, factors, true);
-                from = from.add(unpacked_bytes(SUBS, HAS_MIN));
-            }
-            each_column!(C, COLUMN => { V::store_f(self.out.add(COLUMN * self.stride), sums[COLUMN]); });
+        macro_rules! part {
+            ($width:expr, $first:expr) => {
+                // SAFETY: the columns exist; the rest is the caller's promise.
+                unsafe { self.columns::<V, { $width }>($first) }
+            };
         }
+        each_part!(V::TILE.1, C, part);
     }
 }

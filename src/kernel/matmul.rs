@@ -22,9 +22,11 @@ use super::scalar;
 use super::unpack::{with_format, Format};
 use crate::source::Dtype;
 
-/// Bytes of unpacked panels that are multiplied with a group of rows at a time: the group is read once for all of them, and
-/// both lie in a core's cache.
-const UNPACKED_BYTES: usize = 96 << 10;
+/// Bytes of unpacked blocks that are multiplied with all rows before the next are unpacked: they, and a group of rows, lie in a
+/// core's first cache.
+const UNPACKED_BYTES: usize = 32 << 10;
+/// Panels of a tile, at most.
+const MOST_PANELS: usize = 2;
 /// Rows whose f32 sums are kept at a time: 128 KiB for a quad of panels.
 const FLOAT_ROWS: usize = 512;
 /// Multiplications that are worth a task of their own (two microseconds or so, of one row that is read from memory).
@@ -228,21 +230,36 @@ fn run_pairs<P: PairLanes>(job: &Job<'_>, panels: Range<usize>) {
     if job.acts.group_pairs(layout, 0).is_none() {
         return run_lanes::<P::V>(job, panels);
     }
-    for index in panels {
+    // Two panels share what is read of a row, and their chains hide each other's latency; for few rows memory is the limit, and
+    // one stream is read faster.
+    let most = if job.acts.rows() > GROUP { MOST_PANELS } else { 1 };
+    let mut index = panels.start;
+    while index < panels.end {
         if job.weights.has_tiny(index) {
             float::<P::V>(job, index..index + 1);
+            index += 1;
             continue;
         }
-        let panel = job.weights.panel(index).as_ptr();
+        let two = most == 2 && index + 1 < panels.end && !job.weights.has_tiny(index + 1);
+        let count = if two { 2 } else { 1 };
         for group in 0..job.acts.rows().div_ceil(GROUP) {
             let Some(pairs) = job.acts.group_pairs(layout, group) else { continue };
-            // SAFETY: panel and pairs have `cols` columns; `write` hands out room for the results; the machine has P.
+            macro_rules! tile {
+                ($panels:literal, $columns:ident, $to:ident) => {{
+                    let panels = std::array::from_fn(|p| job.weights.panel(index + p).as_ptr());
+                    let (out, stride, add) = $to;
+                    P::enter(PairTile::<$panels, $columns> { panels, cols, pairs, out, stride, add })
+                }};
+            }
+            // SAFETY: panels and pairs have `cols` columns; `write` hands out room for the results; the machine has P.
             unsafe {
-                job.write(index, group, |out, stride| {
-                    with_columns!(job.columns(group), C => P::enter(PairTile::<C> { panel, cols, pairs, out, stride }))
+                job.write(index, count, group, |out, stride, add| {
+                    let to = (out, stride, add);
+                    with_columns!(job.columns(group), C => if two { tile!(2, C, to) } else { tile!(1, C, to) })
                 });
             }
         }
+        index += count;
     }
 }
 
@@ -252,28 +269,31 @@ impl Job<'_> {
         group_width(self.acts.rows(), group)
     }
 
-    /// Lets `f` write a panel's results for a group of input rows, 16 per row, at a pointer with a stride; what
-    /// the output does not hold in full is written aside and copied.
+    /// Lets `f` write the results of one or two panels for a group of input rows, 16 per row and panel, at a pointer with a
+    /// stride, or add them to what is there if it is told so; what the output does not hold in full is written aside first.
     ///
     /// # Safety
-    /// `f` writes nothing else; no other thread writes this panel's part of the output.
-    unsafe fn write(&self, panel: usize, group: usize, f: impl FnOnce(*mut f32, usize)) {
+    /// `f` writes nothing else; no other thread writes these panels' part of the output.
+    unsafe fn write(&self, panel: usize, panels: usize, group: usize, f: impl FnOnce(*mut f32, usize, bool)) {
         let row = group * GROUP;
         let n = self.weights.rows();
-        let lanes = PANEL.min(n - panel * PANEL);
+        let width = panels * PANEL;
+        let lanes = width.min(n - panel * PANEL);
         // SAFETY: row and panel lie inside the output.
         let out = unsafe { self.out.get().add(row * n + panel * PANEL) };
-        if lanes == PANEL && !self.add {
-            return f(out, n);
-        }
         if self.add {
             // What is there is wanted when the products are done.
-            (0..self.columns(group)).for_each(|c| prefetch::<true>(out.wrapping_add(c * n).cast()));
+            for (c, p) in (0..self.columns(group)).flat_map(|c| (0..panels).map(move |p| (c, p))) {
+                prefetch::<true>(out.wrapping_add(c * n + p * PANEL).cast());
+            }
         }
-        let mut aside = [0f32; GROUP * PANEL];
-        f(aside.as_mut_ptr(), PANEL);
-        for (c, results) in aside.chunks_exact(PANEL).take(self.columns(group)).enumerate() {
-            // SAFETY: `lanes` values of row `row + c` remain from this panel's start, and only this task has them.
+        if lanes == width {
+            return f(out, n, self.add);
+        }
+        let mut aside = [0f32; MOST_PANELS * GROUP * PANEL];
+        f(aside.as_mut_ptr(), width, false);
+        for (c, results) in aside.chunks_exact(width).take(self.columns(group)).enumerate() {
+            // SAFETY: `lanes` values of row `row + c` remain from these panels' start, and only this task has them.
             let out = unsafe { std::slice::from_raw_parts_mut(out.add(c * n), lanes) };
             if self.add {
                 out.iter_mut().zip(results).for_each(|(out, result)| *out += result);
@@ -298,9 +318,9 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
                 // SAFETY: the panel and the operands have `blocks` blocks; `write` hands out room for the results;
                 // the machine has V.
                 unsafe {
-                    job.write(index, group, |out, stride| {
+                    job.write(index, 1, group, |out, stride, add| {
                         with_columns!(job.columns(group), C => {
-                            V::enter(Direct::<F, C> { panel, blocks, operands, out, stride, format })
+                            V::enter(Direct::<F, C> { panel, blocks, operands, out, stride, add, format })
                         })
                     });
                 }
@@ -308,34 +328,52 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
         }
         return;
     }
-    let bytes = blocks * unpacked_bytes(F::SUBS, F::HAS_MIN);
-    let at_once = (UNPACKED_BYTES / bytes).clamp(1, panels.len());
-    with_scratch(at_once * bytes / 4, |unpacked| {
+    let bytes = unpacked_bytes(F::SUBS, F::HAS_MIN);
+    let most = V::TILE.0;
+    // Parts alike, of whole groups of the packed form.
+    let parts = (blocks * most * bytes).div_ceil(UNPACKED_BYTES);
+    let at_once = blocks.div_ceil(parts).next_multiple_of(F::BLOCKS).min(blocks);
+    let sums_len = if at_once < blocks { groups * GROUP * most * PANEL } else { 0 };
+    with_scratch(most * at_once * bytes / 4 + sums_len, |scratch| {
+        let (unpacked, sums) = scratch.split_at_mut(most * at_once * bytes / 4);
         let unpacked: *mut u8 = unpacked.as_mut_ptr().cast();
-        for first in panels.clone().step_by(at_once) {
-            let part = first..panels.end.min(first + at_once);
-            for (i, index) in part.clone().enumerate() {
-                let (panel, to) = (job.weights.panel(index).as_ptr(), unpacked.wrapping_add(i * bytes));
-                // SAFETY: the panel has `blocks` blocks and the scratch room for them; the machine has V.
-                unsafe { V::enter(Unpack { panel, blocks, to, format }) };
-            }
-            // Bring the packed panels that follow closer during the first tiles; all of them if there is one group only.
-            let len = job.weights.panel(first).len();
-            let following = job.weights.panel(first).as_ptr().wrapping_add(len * part.len());
-            let lines = len.div_ceil(64 * blocks * groups.min(8));
-            for group in 0..groups {
-                let operands = job.acts.operands(layout, group);
-                for (i, index) in part.clone().enumerate() {
-                    let next = following.wrapping_add((group * part.len() + i) * lines * blocks * 64);
-                    let next_lines = if group < 8 { lines } else { 0 };
-                    let tile = (unpacked.wrapping_add(i * bytes).cast_const(), blocks, operands, next, next_lines);
-                    // SAFETY: as for the direct kernel; the scratch is as `Unpack` left it for this format.
+        for index in panels.clone().step_by(most) {
+            let count = most.min(panels.end - index);
+            for first in (0..blocks).step_by(at_once) {
+                let part = first..blocks.min(first + at_once);
+                for p in 0..count {
+                    let panel = job.weights.panel(index + p).as_ptr();
+                    let to = unpacked.wrapping_add(p * part.len() * bytes);
+                    // SAFETY: the panel has these blocks and the scratch room for them; the machine has V.
+                    unsafe { V::enter(Unpack { panel, blocks: part.clone(), to, format }) };
+                }
+                // Bring the packed blocks that follow closer during the first tiles; all of them if there is one group only.
+                let (then, after) = if part.end < blocks { (index, part.end) } else { (index + count, 0) };
+                let lines = (at_once.div_ceil(F::BLOCKS) * F::BYTES).div_ceil(64 * part.len() * groups.min(8));
+                for group in 0..groups {
+                    let next: [*const u8; MOST_PANELS] = std::array::from_fn(|p| {
+                        let panel = job.weights.panels_from((then + p).min(job.weights.panels() - 1)).as_ptr();
+                        panel.wrapping_add(after / F::BLOCKS * F::BYTES + group * part.len() * lines * 64)
+                    });
+                    let sums = sums[if sums_len > 0 { group * GROUP * count * PANEL } else { 0 }..].as_mut_ptr();
+                    let tile = Unpacked {
+                        unpacked,
+                        blocks: part.clone(),
+                        operands: job.acts.operands(layout, group),
+                        sums: if first == 0 { std::ptr::null() } else { sums.cast_const() },
+                        next,
+                        next_lines: if group < 8 { lines } else { 0 },
+                    };
+                    // SAFETY: as for the direct kernel; the scratch is as `Unpack` left it for this format, and has room for
+                    // the sums of a part that is not the last.
                     unsafe {
-                        job.write(
-                            index,
-                            group,
-                            |out, stride| with_columns!(job.columns(group), C => tile_of::<V, F, C>(tile, out, stride)),
-                        );
+                        if part.end < blocks {
+                            tile.run::<V, F>((count, job.columns(group)), (sums, count * PANEL, false));
+                        } else {
+                            job.write(index, count, group, |out, stride, add| {
+                                tile.run::<V, F>((count, job.columns(group)), (out, stride, add));
+                            });
+                        }
                     }
                 }
             }
@@ -343,32 +381,71 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
     });
 }
 
-type TileParts = (*const u8, usize, Operands, *const u8, usize);
+/// The fields of [`Tile`] that are the same for all formats and sizes.
+struct Unpacked {
+    unpacked: *const u8,
+    blocks: Range<usize>,
+    operands: Operands,
+    sums: *const f32,
+    next: [*const u8; MOST_PANELS],
+    next_lines: usize,
+}
 
-/// The tile for a format's constants.
-///
-/// # Safety
-/// As [`Tile`].
-unsafe fn tile_of<V: Lanes, F: Format, const C: usize>(parts: TileParts, out: *mut f32, stride: usize) {
-    let (unpacked, blocks, operands, next, next_lines) = parts;
-    macro_rules! tile {
-        ($subs:literal, $min:literal, $bits:literal) => {
-            // SAFETY: passed on.
-            unsafe {
-                V::enter(Tile::<C, $subs, $min, $bits> { unpacked, blocks, operands, out, stride, next, next_lines })
-            }
-        };
+impl Unpacked {
+    /// The tile for some panels and columns.
+    ///
+    /// # Safety
+    /// As [`Tile`].
+    unsafe fn run<V: Lanes, F: Format>(self, (panels, columns): (usize, usize), to: (*mut f32, usize, bool)) {
+        // SAFETY: passed on.
+        unsafe {
+            with_columns!(columns, C => match panels {
+                2 => self.times::<V, F, 2, C>(to),
+                _ => self.times::<V, F, 1, C>(to),
+            })
+        }
     }
-    match (F::SUBS, F::HAS_MIN, F::BITS) {
-        (1, false, 0..=4) => tile!(1, false, 4),
-        (1, false, 5) => tile!(1, false, 5),
-        // `format!` sees to it that there are no others.
-        (1, false, _) => tile!(1, false, 8),
-        (1, true, 0..=4) => tile!(1, true, 4),
-        (1, true, _) => tile!(1, true, 5),
-        (_, true, _) => tile!(2, true, 4),
-        (_, false, 0..=4) => tile!(2, false, 4),
-        (_, false, _) => tile!(2, false, 6),
+
+    /// The tile for a format's constants.
+    ///
+    /// # Safety
+    /// As [`Tile`].
+    unsafe fn times<V: Lanes, F: Format, const P: usize, const C: usize>(self, to: (*mut f32, usize, bool)) {
+        let (out, stride, add) = to;
+        let Unpacked { unpacked, blocks, operands, sums, next, next_lines } = self;
+        let next = std::array::from_fn(|p| next[p]);
+        macro_rules! tile {
+            ($subs:literal, $min:literal, $bits:literal) => {
+                // Without so many panels at a time, their code is not even made.
+                if P <= V::TILE.0 {
+                    // SAFETY: passed on.
+                    unsafe {
+                        V::enter(Tile::<P, C, $subs, $min, $bits> {
+                            unpacked,
+                            blocks,
+                            operands,
+                            sums,
+                            out,
+                            stride,
+                            add,
+                            next,
+                            next_lines,
+                        })
+                    }
+                }
+            };
+        }
+        match (F::SUBS, F::HAS_MIN, F::BITS) {
+            (1, false, 0..=4) => tile!(1, false, 4),
+            (1, false, 5) => tile!(1, false, 5),
+            // `format!` sees to it that there are no others.
+            (1, false, _) => tile!(1, false, 8),
+            (1, true, 0..=4) => tile!(1, true, 4),
+            (1, true, _) => tile!(1, true, 5),
+            (_, true, _) => tile!(2, true, 4),
+            (_, false, 0..=4) => tile!(2, false, 4),
+            (_, false, _) => tile!(2, false, 6),
+        }
     }
 }
 
@@ -449,9 +526,14 @@ unsafe fn float_quad<V: Lanes>(
             let results = &sums[place(group, p)..][..columns * PANEL];
             // SAFETY: `write` hands out room for 16 results per row.
             unsafe {
-                job.write(index, group, |out, stride| {
-                    for (c, results) in results.chunks_exact(PANEL).enumerate() {
-                        std::ptr::copy_nonoverlapping(results.as_ptr(), out.add(c * stride), PANEL);
+                job.write(index, 1, group, |out, stride, add| {
+                    for (c, results) in results.as_chunks::<PANEL>().0.iter().enumerate() {
+                        let out = &mut *out.add(c * stride).cast::<[f32; PANEL]>();
+                        if add {
+                            out.iter_mut().zip(results).for_each(|(out, result)| *out += result);
+                        } else {
+                            *out = *results;
+                        }
                     }
                 });
             }

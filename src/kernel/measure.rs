@@ -152,7 +152,7 @@ impl<V: Lanes> Kernel<V> for Peak<'_> {
                         each_column!($width, COLUMN => { all[first + COLUMN] = V::or(all[first + COLUMN], dots[COLUMN]); });
                     }};
                 }
-                each_part!(V, COLUMNS, part);
+                each_part!(V::DOT_COLUMNS, COLUMNS, part);
             }
             let mut out = [0u8; 64];
             for all in all {

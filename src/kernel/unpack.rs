@@ -4,7 +4,7 @@
 
 use super::activations::Operands;
 use super::format::PANEL;
-use super::int8::accumulate;
+use super::int8::{accumulate, Units};
 use super::lanes::{each_column, Lanes};
 use super::scalar::{FP4_TABLE, IQ4_TABLE};
 
@@ -42,11 +42,11 @@ pub(crate) trait Format: Copy + 'static {
     /// # Safety
     /// As [`accumulate`].
     unsafe fn accumulate<V: Lanes, const C: usize>(
-        sums: &mut [V::F; C],
-        units: *const V::I,
+        sums: &mut [[V::F; C]; 1],
+        units: Units<V::I>,
         operands: &Operands,
         b: usize,
-        factors: [(V::F, V::F); 2],
+        factors: &[[(V::F, V::F); 2]; 1],
     );
 }
 
@@ -188,14 +188,14 @@ macro_rules! format {
 
             #[inline(always)]
             unsafe fn accumulate<V: Lanes, const C: usize>(
-                sums: &mut [V::F; C],
-                units: *const V::I,
+                sums: &mut [[V::F; C]; 1],
+                units: Units<V::I>,
                 operands: &Operands,
                 b: usize,
-                factors: [(V::F, V::F); 2],
+                factors: &[[(V::F, V::F); 2]; 1],
             ) {
                 // SAFETY: passed on.
-                unsafe { accumulate::<V, C, $subs, $min, $bits>(sums, units, operands, b, factors, false) }
+                unsafe { accumulate::<V, 1, C, C, $subs, $min, $bits>(sums, units, operands, (b, 0), factors) }
             }
         }
     };

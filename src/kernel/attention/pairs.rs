@@ -31,9 +31,18 @@ leveled! {
 leveled! {
     /// Two rounded values become one pair; the pairs take the first half.
     pub(super) fn pack(values: &mut [f32]) {
-        for i in 0..values.len() / 2 {
-            let [first, second] = [values[2 * i], values[2 * i + 1]].map(f32::to_bits);
-            values[i] = f32::from_bits(first | second >> 16);
+        let pair = |first: f32, second: f32| f32::from_bits(first.to_bits() | second.to_bits() >> 16);
+        let whole = values.len() / 32;
+        for block in 0..whole {
+            // Apart from what is read, so that it is made by vectors.
+            let mut pairs = [0f32; 16];
+            for (pair_of, two) in pairs.iter_mut().zip(values[block * 32..][..32].as_chunks::<2>().0) {
+                *pair_of = pair(two[0], two[1]);
+            }
+            values[block * 16..][..16].copy_from_slice(&pairs);
+        }
+        for i in whole * 16..values.len() / 2 {
+            values[i] = pair(values[2 * i], values[2 * i + 1]);
         }
     }
 }
@@ -160,9 +169,6 @@ impl<P: PairLanes, const Q: usize> PairKernel<P> for Chains<Q> {
     }
 }
 
-/// Queries that share a reading of the data.
-const QUERIES: usize = 4;
-
 /// Walks `rows` rows of pairs, `columns` wide and as far apart, for `count` queries. Query i's factors, prepared by
 /// [`prepare`] or [`pack`], begin at `i * factors.1`, its outputs at `i * out.1`. Meanwhile as much data from `next` on is
 /// brought closer: what follows lies anywhere in memory, where the hardware does not look.
@@ -186,9 +192,11 @@ fn walk(
     );
     let out = out.as_mut_ptr();
     let mut first = 0;
+    // Queries that share a reading of the data: as many as registers hold.
+    let most = if has_pairs(level) { 8 } else { 4 };
     macro_rules! chains {
         ($($queries:literal)*) => {
-            match (count - first).min(QUERIES) {
+            match (count - first).min(most) {
                 $( $queries => {
                     // SAFETY: query `first + i` exists, so its factors and outputs lie inside the slices (checked).
                     let chains = unsafe {
@@ -212,7 +220,7 @@ fn walk(
         };
     }
     while first < count {
-        chains!(1 2 3 4);
+        chains!(1 2 3 4 5 6 7 8);
     }
 }
 

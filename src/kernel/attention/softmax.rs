@@ -53,7 +53,13 @@ leveled! {
                 }
             }
         }
-        *max = maxima.into_iter().fold(f32::NEG_INFINITY, larger);
+        // Halves are compared until one is left.
+        for width in [16, 8, 4, 2, 1] {
+            for t in 0..width {
+                maxima[t] = larger(maxima[t], maxima[t + width]);
+            }
+        }
+        *max = maxima[0];
     }
 }
 
@@ -153,37 +159,32 @@ impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
     }
 }
 
-/// Merges a part of `queries` queries into what came before it; both are `[queries][dim]` values, then
-/// `[queries][2]` with the maximum and the sum of weights.
-pub(super) fn merge(level: KernelLevel, queries: usize, part: &[f32], merged: &mut [f32], dim: usize) {
-    let (values, totals) = part.split_at(queries * dim);
-    let (merged, running) = merged.split_at_mut(queries * dim);
-    for query in 0..queries {
-        let [max, sum] = [totals[2 * query], totals[2 * query + 1]];
-        if sum == UNSEEN {
-            continue;
-        }
-        let range = query * dim..(query + 1) * dim;
-        let (values, merged) = (&values[range.clone()], &mut merged[range]);
-        let [old_max, old_sum] = [running[2 * query], running[2 * query + 1]];
-        let mut total = [max, sum];
-        if old_sum == UNSEEN {
-            merged.copy_from_slice(values);
-        } else {
-            let new_max = if max > old_max || max.is_nan() { max } else { old_max };
-            let (a, b) = (exp(old_max - new_max), exp(max - new_max));
-            blend(level, values, b, a, merged);
-            total = [new_max, sum.mul_add(b, old_sum * a)];
-        }
-        running[2 * query..2 * query + 2].copy_from_slice(&total);
-    }
-}
-
 leveled! {
-    /// `merged = values * b + merged * a`.
-    fn blend(values: &[f32], b: f32, a: f32, merged: &mut [f32]) {
-        for (m, v) in merged.iter_mut().zip(values) {
-            *m = v.mul_add(b, *m * a);
+    /// Merges a part of `queries` queries into what came before it; both are `[queries][dim]` values, then
+    /// `[queries][2]` with the maximum and the sum of weights.
+    pub(super) fn merge(queries: usize, part: &[f32], merged: &mut [f32], dim: usize) {
+        let (values, totals) = part.split_at(queries * dim);
+        let (merged, running) = merged.split_at_mut(queries * dim);
+        for query in 0..queries {
+            let [max, sum] = [totals[2 * query], totals[2 * query + 1]];
+            if sum == UNSEEN {
+                continue;
+            }
+            let range = query * dim..(query + 1) * dim;
+            let (values, merged) = (&values[range.clone()], &mut merged[range]);
+            let [old_max, old_sum] = [running[2 * query], running[2 * query + 1]];
+            let mut total = [max, sum];
+            if old_sum == UNSEEN {
+                merged.copy_from_slice(values);
+            } else {
+                let new_max = if max > old_max || max.is_nan() { max } else { old_max };
+                let (a, b) = (exp(old_max - new_max), exp(max - new_max));
+                for (m, v) in merged.iter_mut().zip(values) {
+                    *m = v.mul_add(b, *m * a);
+                }
+                total = [new_max, sum.mul_add(b, old_sum * a)];
+            }
+            running[2 * query..2 * query + 2].copy_from_slice(&total);
         }
     }
 }

@@ -14,8 +14,9 @@ impl Lanes for Avx512 {
     type I = __m512i;
     const FLOAT_COLUMNS: usize = 8;
     const DOT_COLUMNS: usize = 8;
+    const TILE: (usize, usize) = (2, 4);
     const DIRECT_ROWS: usize = 16;
-    const PREFETCH_COLUMNS: usize = 6;
+    const PREFETCH_COLUMNS: usize = 1;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
@@ -178,19 +179,49 @@ impl Lanes for Avx512 {
         words: *const i32,
         starts: *const i32,
     ) -> [Self::I; W] {
+        // SAFETY: passed on.
+        let [out] = unsafe { Self::dots::<1, C, W, SUBS, HAS_MIN, BITS>(units, 0, words, starts) };
+        out
+    }
+
+    #[inline(always)]
+    unsafe fn dots<
+        const P: usize,
+        const C: usize,
+        const W: usize,
+        const SUBS: usize,
+        const HAS_MIN: bool,
+        const BITS: u32,
+    >(
+        units: *const Self::I,
+        apart: usize,
+        words: *const i32,
+        starts: *const i32,
+    ) -> [[Self::I; W]; P] {
         // SAFETY: see above. `vpdpbusd` does not saturate: any codes are exact.
         unsafe {
-            let mut out = [_mm512_setzero_si512(); W];
-            // Column by column: eight dependent products per column are hidden by the other columns, and the
-            // units stay in registers.
-            each_column!(W, COLUMN => {
-                let mut sum = if HAS_MIN { _mm512_setzero_si512() } else { _mm512_set1_epi32(*starts.add(COLUMN)) };
-                for u in 0..8 / SUBS {
-                    let unit = _mm512_loadu_si512(units.add(u).cast());
-                    sum = _mm512_dpbusd_epi32(sum, unit, _mm512_set1_epi32(*words.add(u * C + COLUMN)));
+            let mut out = [[_mm512_setzero_si512(); W]; P];
+            if !HAS_MIN {
+                each_column!(W, COLUMN => {
+                    let start = _mm512_set1_epi32(*starts.add(COLUMN));
+                    for out in &mut out {
+                        out[COLUMN] = start;
+                    }
+                });
+            }
+            // Unit by unit: the sums are as many chains as hide the latency of a product.
+            for u in 0..8 / SUBS {
+                let mut unit = [_mm512_setzero_si512(); P];
+                for (p, unit) in unit.iter_mut().enumerate() {
+                    *unit = _mm512_loadu_si512(units.wrapping_byte_add(p * apart).wrapping_add(u).cast());
                 }
-                out[COLUMN] = sum;
-            });
+                each_column!(W, COLUMN => {
+                    let word = _mm512_set1_epi32(*words.add(u * C + COLUMN));
+                    for (out, unit) in out.iter_mut().zip(unit) {
+                        out[COLUMN] = _mm512_dpbusd_epi32(out[COLUMN], unit, word);
+                    }
+                });
+            }
             out
         }
     }

@@ -47,6 +47,8 @@ pub(crate) trait Lanes: Copy + 'static {
     const FLOAT_COLUMNS: usize;
     /// Columns of one call of [`dot`](Lanes::dot): 4, or 8, which is all.
     const DOT_COLUMNS: usize;
+    /// Panels, and columns of them, whose sums a tile keeps at a time. Several panels share what is read of a column.
+    const TILE: (usize, usize) = (1, 8);
     /// Up to this many rows, products straight from the packed form beat unpacking first.
     const DIRECT_ROWS: usize;
     /// From how many columns a direct product prefetches its panel by itself. Below that, reading is bound by memory
@@ -120,6 +122,34 @@ pub(crate) trait Lanes: Copy + 'static {
         words: *const i32,
         starts: *const i32,
     ) -> [Self::I; W];
+
+    /// The same for the units of `P` panels, `apart` bytes apart.
+    ///
+    /// # Safety
+    /// As [`dot`](Lanes::dot) for each panel.
+    #[inline(always)]
+    unsafe fn dots<
+        const P: usize,
+        const C: usize,
+        const W: usize,
+        const SUBS: usize,
+        const HAS_MIN: bool,
+        const BITS: u32,
+    >(
+        units: *const Self::I,
+        apart: usize,
+        words: *const i32,
+        starts: *const i32,
+    ) -> [[Self::I; W]; P] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut out = [[Self::splat_i(0); W]; P];
+            for (p, out) in out.iter_mut().enumerate() {
+                *out = Self::dot::<C, W, SUBS, HAS_MIN, BITS>(units.wrapping_byte_add(p * apart), words, starts);
+            }
+            out
+        }
+    }
 }
 
 /// What [`Lanes::round_codes`] computes.
@@ -156,11 +186,11 @@ macro_rules! each_column {
 }
 pub(crate) use each_column;
 
-/// Runs `$part!(width, first)` for all of `$columns` columns, at most so many at a time as [`Lanes::dot`] takes; the width is a
+/// Runs `$part!(width, first)` for all of `$columns` columns, four at a time where they are more than `$most`; the width is a
 /// constant.
 macro_rules! each_part {
-    ($lanes:ident, $columns:ident, $part:ident) => {
-        if $columns <= $lanes::DOT_COLUMNS {
+    ($most:expr, $columns:ident, $part:ident) => {
+        if $columns <= $most {
             $part!($columns, 0);
         } else {
             // A loop, so that one part's sums are out of the registers before the next one's are needed.

@@ -105,7 +105,7 @@ impl<V: Lanes, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BIT
                     }
                 }};
             }
-            each_part!(V, C, part);
+            each_part!(V::DOT_COLUMNS, C, part);
         }
     }
 }
