@@ -13,6 +13,8 @@ use super::lanes::{each_column, each_part, Kernel, Lanes};
 use super::memory::prefetch;
 use super::unpack::Format;
 
+/// Panels of a tile, at most.
+pub(crate) const MOST_PANELS: usize = 2;
 /// How far ahead of the products a panel is prefetched, in bytes.
 const AHEAD: usize = 4608;
 
@@ -178,27 +180,33 @@ impl<V: Lanes, F: Format> Kernel<V> for Unpack<F> {
     }
 }
 
-/// Some unpacked blocks of `P` panels times `C` columns.
-pub(crate) struct Tile<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
+/// Unpacked blocks of some panels, and what they are multiplied with.
+pub(crate) struct Unpacked {
     /// The panels' blocks, one panel behind the other.
-    pub(crate) unpacked: *const u8,
+    pub(crate) units: *const u8,
     pub(crate) blocks: Range<usize>,
     pub(crate) operands: Operands,
     /// The sums of the blocks before, `[C][P][16]`; null where these are the first.
     pub(crate) sums: *const f32,
+    /// Where the packed blocks of each panel lie that come next, brought closer meanwhile.
+    pub(crate) next: [*const u8; MOST_PANELS],
+    /// Lines of them per block and panel.
+    pub(crate) next_lines: usize,
+}
+
+/// Some unpacked blocks of `P` panels times `C` columns.
+pub(crate) struct Tile<'a, const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
+    /// Not by value: copies of what was just written would wait for it to reach the cache.
+    pub(crate) from: &'a Unpacked,
     /// Column c's `16 * P` sums go to `out + c * stride`, which may be the place where they were; or are added to what is
     /// there.
     pub(crate) out: *mut f32,
     pub(crate) stride: usize,
     pub(crate) add: bool,
-    /// Where the packed blocks lie that come next, brought closer meanwhile.
-    pub(crate) next: [*const u8; P],
-    /// Lines of them per block and panel.
-    pub(crate) next_lines: usize,
 }
 
 impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>
-    Tile<P, C, SUBS, HAS_MIN, BITS>
+    Tile<'_, P, C, SUBS, HAS_MIN, BITS>
 {
     /// `W` columns from `first` on.
     ///
@@ -208,21 +216,22 @@ impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, con
     unsafe fn columns<V: Lanes, const W: usize>(&self, first: usize) {
         // SAFETY: the caller's promise.
         unsafe {
+            let Unpacked { units, blocks, operands, sums: sums_before, next, next_lines } = self.from;
             let step = unpacked_bytes(SUBS, HAS_MIN);
-            let apart = self.blocks.len() * step;
+            let apart = blocks.len() * step;
             let mut sums = [[V::splat_f(0.0); W]; P];
-            if !self.sums.is_null() {
+            if !sums_before.is_null() {
                 for (p, sums) in sums.iter_mut().enumerate() {
                     each_column!(W, COLUMN => {
-                        sums[COLUMN] = V::load_f(self.sums.add(((first + COLUMN) * P + p) * PANEL));
+                        sums[COLUMN] = V::load_f(sums_before.add(((first + COLUMN) * P + p) * PANEL));
                     });
                 }
             }
-            let mut from = self.unpacked;
-            let (mut next, next_lines) = (self.next, if first == 0 { self.next_lines } else { 0 });
-            for b in self.blocks.clone() {
+            let mut from = *units;
+            let (mut next, next_lines) = (*next, if first == 0 { *next_lines } else { 0 });
+            for b in blocks.clone() {
                 for _ in 0..next_lines {
-                    for next in &mut next {
+                    for next in &mut next[..P] {
                         prefetch::<false>(*next);
                         *next = next.wrapping_add(64);
                     }
@@ -239,9 +248,9 @@ impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, con
                         }
                     }
                 }
-                let units = Units { first: from.cast(), apart, in_memory: true };
+                let block = Units { first: from.cast(), apart, in_memory: true };
                 let at = (b, first);
-                accumulate::<V, P, C, W, SUBS, HAS_MIN, BITS>(&mut sums, units, &self.operands, at, &factors);
+                accumulate::<V, P, C, W, SUBS, HAS_MIN, BITS>(&mut sums, block, operands, at, &factors);
                 from = from.add(step);
             }
             for (p, sums) in sums.into_iter().enumerate() {
@@ -254,10 +263,10 @@ impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, con
 }
 
 impl<V: Lanes, const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> Kernel<V>
-    for Tile<P, C, SUBS, HAS_MIN, BITS>
+    for Tile<'_, P, C, SUBS, HAS_MIN, BITS>
 {
     /// # Safety
-    /// `unpacked` is 64-byte aligned and holds `blocks` blocks per panel that [`Unpack`] wrote for a format of these
+    /// The units are 64-byte aligned, of `P` panels with blocks that [`Unpack`] wrote for a format of these
     /// parameters; the rest as for [`Direct`].
     #[inline(always)]
     unsafe fn run(self) {

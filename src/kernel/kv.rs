@@ -402,9 +402,14 @@ impl KvBlocks {
         self.segments.get(segment).map(|segment| segment.as_slice()[start..].as_ptr())
     }
 
+    /// Bytes of a panel.
+    pub(super) fn panel_bytes(&self) -> usize {
+        self.format.panel_len(self.shape) * self.format.width()
+    }
+
     /// Hints that a panel will be read soon.
     pub(super) fn prefetch(&self, panel: *const u8) {
-        for line in (0..self.format.panel_len(self.shape) * self.format.width()).step_by(64) {
+        for line in (0..self.panel_bytes()).step_by(64) {
             prefetch::<false>(panel.wrapping_add(line));
         }
     }

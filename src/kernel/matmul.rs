@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::activations::{group_width, kind, Activations, Kind, Operands, Precision, GROUP};
 use super::float::{Dequantize, FloatColumn, FloatTile, PairTile, Widen, CHUNK, QUAD};
 use super::format::{Layout, PANEL};
-use super::int8::{unpacked_bytes, Direct, Tile, Unpack};
+use super::int8::{unpacked_bytes, Direct, Tile, Unpack, Unpacked, MOST_PANELS};
 use super::isa::Cpu;
 #[cfg(test)]
 use super::lanes;
@@ -25,8 +25,6 @@ use crate::source::Dtype;
 /// Bytes of unpacked blocks that are multiplied with all rows before the next are unpacked: they, and a group of rows, lie in a
 /// core's first cache.
 const UNPACKED_BYTES: usize = 32 << 10;
-/// Panels of a tile, at most.
-const MOST_PANELS: usize = 2;
 /// Rows whose f32 sums are kept at a time: 128 KiB for a quad of panels.
 const FLOAT_ROWS: usize = 512;
 /// Multiplications that are worth a task of their own (two microseconds or so, of one row that is read from memory).
@@ -145,6 +143,8 @@ impl<K: Fn(&Layout) -> Kind> Cut<K> {
         let panels = weights.panels();
         let chunk = if self.threads == 1 { panels } else { (self.task_cost / self.cost(weights)).clamp(1, panels) };
         match (self.kind)(weights.layout()) {
+            // Tiles of many rows may take several panels.
+            Kind::Int8 if self.rows > GROUP => (chunk / MOST_PANELS).max(1) * MOST_PANELS,
             Kind::Int8 => chunk,
             _ => chunk.next_multiple_of(QUAD),
         }
@@ -281,8 +281,9 @@ impl Job<'_> {
         let lanes = width.min(n - panel * PANEL);
         // SAFETY: row and panel lie inside the output.
         let out = unsafe { self.out.get().add(row * n + panel * PANEL) };
-        if self.add {
-            // What is there is wanted when the products are done.
+        // Wanted when the products are done: a store that misses the caches holds up the ones behind it. The results of few
+        // rows are in the caches.
+        if self.add || self.acts.rows() > 2 * GROUP {
             for (c, p) in (0..self.columns(group)).flat_map(|c| (0..panels).map(move |p| (c, p))) {
                 prefetch::<true>(out.wrapping_add(c * n + p * PANEL).cast());
             }
@@ -356,8 +357,8 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
                         panel.wrapping_add(after / F::BLOCKS * F::BYTES + group * part.len() * lines * 64)
                     });
                     let sums = sums[if sums_len > 0 { group * GROUP * count * PANEL } else { 0 }..].as_mut_ptr();
-                    let tile = Unpacked {
-                        unpacked,
+                    let from = Unpacked {
+                        units: unpacked,
                         blocks: part.clone(),
                         operands: job.acts.operands(layout, group),
                         sums: if first == 0 { std::ptr::null() } else { sums.cast_const() },
@@ -368,10 +369,10 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
                     // the sums of a part that is not the last.
                     unsafe {
                         if part.end < blocks {
-                            tile.run::<V, F>((count, job.columns(group)), (sums, count * PANEL, false));
+                            multiply::<V, F>(&from, (count, job.columns(group)), (sums, count * PANEL, false));
                         } else {
                             job.write(index, count, group, |out, stride, add| {
-                                tile.run::<V, F>((count, job.columns(group)), (out, stride, add));
+                                multiply::<V, F>(&from, (count, job.columns(group)), (out, stride, add));
                             });
                         }
                     }
@@ -381,71 +382,47 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
     });
 }
 
-/// The fields of [`Tile`] that are the same for all formats and sizes.
-struct Unpacked {
-    unpacked: *const u8,
-    blocks: Range<usize>,
-    operands: Operands,
-    sums: *const f32,
-    next: [*const u8; MOST_PANELS],
-    next_lines: usize,
+/// Where results go, from one row to the next, and whether they are added to what is there.
+type To = (*mut f32, usize, bool);
+
+/// The tile for some panels and columns.
+///
+/// # Safety
+/// As [`Tile`].
+unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked, (panels, columns): (usize, usize), to: To) {
+    // SAFETY: passed on.
+    unsafe {
+        with_columns!(columns, C => match panels {
+            2 => multiply_by::<V, F, 2, C>(from, to),
+            _ => multiply_by::<V, F, 1, C>(from, to),
+        })
+    }
 }
 
-impl Unpacked {
-    /// The tile for some panels and columns.
-    ///
-    /// # Safety
-    /// As [`Tile`].
-    unsafe fn run<V: Lanes, F: Format>(self, (panels, columns): (usize, usize), to: (*mut f32, usize, bool)) {
-        // SAFETY: passed on.
-        unsafe {
-            with_columns!(columns, C => match panels {
-                2 => self.times::<V, F, 2, C>(to),
-                _ => self.times::<V, F, 1, C>(to),
-            })
-        }
+/// The tile for a format's constants.
+///
+/// # Safety
+/// As [`Tile`].
+unsafe fn multiply_by<V: Lanes, F: Format, const P: usize, const C: usize>(from: &Unpacked, (out, stride, add): To) {
+    macro_rules! tile {
+        ($subs:literal, $min:literal, $bits:literal) => {
+            // Without so many panels at a time, their code is not even made.
+            if P <= V::TILE.0 {
+                // SAFETY: passed on.
+                unsafe { V::enter(Tile::<P, C, $subs, $min, $bits> { from, out, stride, add }) }
+            }
+        };
     }
-
-    /// The tile for a format's constants.
-    ///
-    /// # Safety
-    /// As [`Tile`].
-    unsafe fn times<V: Lanes, F: Format, const P: usize, const C: usize>(self, to: (*mut f32, usize, bool)) {
-        let (out, stride, add) = to;
-        let Unpacked { unpacked, blocks, operands, sums, next, next_lines } = self;
-        let next = std::array::from_fn(|p| next[p]);
-        macro_rules! tile {
-            ($subs:literal, $min:literal, $bits:literal) => {
-                // Without so many panels at a time, their code is not even made.
-                if P <= V::TILE.0 {
-                    // SAFETY: passed on.
-                    unsafe {
-                        V::enter(Tile::<P, C, $subs, $min, $bits> {
-                            unpacked,
-                            blocks,
-                            operands,
-                            sums,
-                            out,
-                            stride,
-                            add,
-                            next,
-                            next_lines,
-                        })
-                    }
-                }
-            };
-        }
-        match (F::SUBS, F::HAS_MIN, F::BITS) {
-            (1, false, 0..=4) => tile!(1, false, 4),
-            (1, false, 5) => tile!(1, false, 5),
-            // `format!` sees to it that there are no others.
-            (1, false, _) => tile!(1, false, 8),
-            (1, true, 0..=4) => tile!(1, true, 4),
-            (1, true, _) => tile!(1, true, 5),
-            (_, true, _) => tile!(2, true, 4),
-            (_, false, 0..=4) => tile!(2, false, 4),
-            (_, false, _) => tile!(2, false, 6),
-        }
+    match (F::SUBS, F::HAS_MIN, F::BITS) {
+        (1, false, 0..=4) => tile!(1, false, 4),
+        (1, false, 5) => tile!(1, false, 5),
+        // `format!` sees to it that there are no others.
+        (1, false, _) => tile!(1, false, 8),
+        (1, true, 0..=4) => tile!(1, true, 4),
+        (1, true, _) => tile!(1, true, 5),
+        (_, true, _) => tile!(2, true, 4),
+        (_, false, 0..=4) => tile!(2, false, 4),
+        (_, false, _) => tile!(2, false, 6),
     }
 }
 

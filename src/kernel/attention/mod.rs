@@ -38,7 +38,7 @@ const PART_BLOCKS: usize = PART / BLOCK_TOKENS;
 /// From the scores of a query to those of the next: a power of two would put many of them into few places of the cache.
 const SCORES: usize = PART + 16;
 /// Tasks per thread that one dispatch aims at: so many that a slow core does not hold the others for long.
-const TASKS_PER_THREAD: usize = 4;
+const TASKS_PER_THREAD: usize = 8;
 /// Values of partial results that a dispatch may keep (64 MiB). Where more would be needed, rows and heads alone are the
 /// tasks.
 const MOST_PARTIAL: usize = 16 << 20;

@@ -16,6 +16,8 @@ use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS, SCORES};
 
 /// Query rows that share one reading of K and V.
 pub(super) const TILE_ROWS: usize = 16;
+/// Bytes of keys or values between what is read and what is brought closer: what is read while memory answers.
+const AHEAD_BYTES: usize = 8 << 10;
 /// Up to this many queries, taking pairs apart in every product costs less than widening a panel for all of them.
 const MOST_DIRECT: usize = 8;
 
@@ -48,6 +50,23 @@ struct Buffers<'a> {
     moved: &'a mut [f32],
     /// One widened K or V panel; with pairs, one row of them.
     panel: &'a mut [f32],
+}
+
+/// Panels that are read for a part, and those that follow, in that order: hints for prefetching. Nobody may see a block, and
+/// then it may be gone.
+struct Reads {
+    panels: [Option<*const u8>; 3 * PART_BLOCKS],
+    /// How many panels ahead of its use one is brought closer.
+    ahead: usize,
+}
+
+impl Reads {
+    const NONE: Reads = Reads { panels: [None; 3 * PART_BLOCKS], ahead: 0 };
+
+    /// What to bring closer while panel `i` is read.
+    fn beside(&self, i: usize) -> Option<*const u8> {
+        self.panels.get(i + self.ahead).copied().flatten()
+    }
 }
 
 /// Per row, the lanes of the part's blocks that it sees.
@@ -167,22 +186,29 @@ impl<'a> Tile<'a> {
 
     fn compute(&self, n: usize, buffers: &mut Buffers<'_>, out: &mut [f32]) {
         let blocks = self.visible.blocks(n);
+        let blocks = blocks.as_slice();
+        let reads = self.reads(n, blocks);
         let (values, totals) = out.split_at_mut(self.queries() * self.dim);
-        let first_values = self.address(blocks.as_slice().first(), Panel::Values);
-        let seen = self.weights((blocks.as_slice(), first_values), buffers, totals);
+        let seen = self.weights((blocks, &reads), buffers, totals);
         if self.packed {
             buffers.scores.chunks_exact_mut(SCORES).for_each(|weights| pairs::pack(self.level, &mut weights[..PART]));
         }
         values.fill(0.0);
-        let following = if n + 1 < self.parts() { self.visible.blocks(n + 1) } else { PartBlocks::default() };
-        let then = self.address(following.as_slice().first(), Panel::Keys);
-        self.weigh((blocks.as_slice(), then), &seen, buffers, values);
+        self.weigh((blocks, &reads), &seen, buffers, values);
     }
 
-    /// Where a panel of a block lies, as a hint for prefetching: nobody may see the block, and then it may be gone.
-    fn address(&self, block: Option<&LiveBlock>, panel: Panel) -> Option<*const u8> {
-        let id = self.span.table.get(block?.block as usize)?;
-        self.inputs.blocks.panel_address(*id, self.head, panel)
+    /// What is read for part `n`, whose blocks these are: their keys, their values, and the next part's keys.
+    fn reads(&self, n: usize, blocks: &[LiveBlock]) -> Reads {
+        let following = if n + 1 < self.parts() { self.visible.blocks(n + 1) } else { PartBlocks::default() };
+        let parts = [(blocks, Panel::Keys), (blocks, Panel::Values), (following.as_slice(), Panel::Keys)];
+        let all = parts.into_iter().flat_map(|(blocks, panel)| blocks.iter().map(move |block| (block, panel)));
+        let mut reads =
+            Reads { ahead: AHEAD_BYTES.div_ceil(self.inputs.blocks.panel_bytes()).min(PART_BLOCKS), ..Reads::NONE };
+        for (read, (block, panel)) in reads.panels.iter_mut().zip(all) {
+            let id = self.span.table.get(block.block as usize);
+            *read = id.and_then(|id| self.inputs.blocks.panel_address(*id, self.head, panel));
+        }
+        reads
     }
 
     /// The working memory of parts, with the queries prepared.
@@ -195,20 +221,15 @@ impl<'a> Tile<'a> {
     }
 
     /// Weights of a part's blocks in `buffers.scores`, relative to the largest of each query; `totals` is that largest
-    /// score and the sum of weights. `then` is what is read next.
-    fn weights(
-        &self,
-        (blocks, then): (&[LiveBlock], Option<*const u8>),
-        buffers: &mut Buffers<'_>,
-        totals: &mut [f32],
-    ) -> Seen {
+    /// score and the sum of weights.
+    fn weights(&self, (blocks, reads): (&[LiveBlock], &Reads), buffers: &mut Buffers<'_>, totals: &mut [f32]) -> Seen {
         let mut seen: Seen = [[0; PART_BLOCKS]; TILE_ROWS];
         for &LiveBlock { block, lanes } in blocks {
             for (r, seen) in seen[..self.rows].iter_mut().enumerate() {
                 seen[block as usize % PART_BLOCKS] = lanes & self.inputs.shape.lanes(self.index(r), block as usize);
             }
         }
-        self.score((blocks, then), &seen, buffers);
+        self.score((blocks, reads), &seen, buffers);
         for (query, (weights, total)) in
             buffers.scores.chunks_exact_mut(SCORES).zip(totals.chunks_exact_mut(2)).enumerate()
         {
@@ -229,13 +250,13 @@ impl<'a> Tile<'a> {
             let mut buffers = self.divide(rest);
             running.as_chunks_mut().0.fill([f32::NEG_INFINITY, UNSEEN]);
             for n in 0..self.parts() {
-                self.weights((self.visible.blocks(n).as_slice(), None), &mut buffers, part);
+                self.weights((self.visible.blocks(n).as_slice(), &Reads::NONE), &mut buffers, part);
                 merge(self.level, self.queries(), part, running, 0);
             }
             // Once more, rather than to keep the weights of the whole context.
             for n in 0..self.parts() {
                 let blocks = self.visible.blocks(n);
-                let seen = self.weights((blocks.as_slice(), None), &mut buffers, part);
+                let seen = self.weights((blocks.as_slice(), &Reads::NONE), &mut buffers, part);
                 for (query, weights) in buffers.scores.chunks_exact(SCORES).enumerate() {
                     let ([max, sum], [part_max, _]) = (pair(running, query), pair(part, query));
                     for block in blocks.as_slice() {
@@ -259,7 +280,7 @@ impl<'a> Tile<'a> {
     }
 
     /// Scores of the part's blocks, for the rows that see some of a block.
-    fn score(&self, (part, then): (&[LiveBlock], Option<*const u8>), seen: &Seen, buffers: &mut Buffers<'_>) {
+    fn score(&self, (part, reads): (&[LiveBlock], &Reads), seen: &Seen, buffers: &mut Buffers<'_>) {
         let Inputs { shape, blocks, sink_q, .. } = self.inputs;
         for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
             let (block, slot) = (block as usize, block as usize % PART_BLOCKS);
@@ -267,7 +288,7 @@ impl<'a> Tile<'a> {
             let Some(rows) = rows_that_see(&seen[..self.rows], slot) else { continue };
             let Buffers { scores, queries, moved, panel } = buffers;
             let id = self.span.table[block];
-            let next = part.get(i + 1).map_or(then, |next| self.address(Some(next), Panel::Keys));
+            let next = reads.beside(i);
             if !self.pairs {
                 blocks.load_keys(self.level, id, self.head, panel);
                 self.prefetch(next);
@@ -315,18 +336,11 @@ impl<'a> Tile<'a> {
     }
 
     /// Weighs the part's values, for consecutive rows that see the same of a block at a time.
-    /// `then` is what is read behind the part.
-    fn weigh(
-        &self,
-        (part, then): (&[LiveBlock], Option<*const u8>),
-        seen: &Seen,
-        buffers: &mut Buffers<'_>,
-        out: &mut [f32],
-    ) {
+    fn weigh(&self, (part, reads): (&[LiveBlock], &Reads), seen: &Seen, buffers: &mut Buffers<'_>, out: &mut [f32]) {
         let blocks = self.inputs.blocks;
         for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
             let (id, slot) = (self.span.table[block as usize], block as usize % PART_BLOCKS);
-            let next = part.get(i + 1).map_or(then, |next| self.address(Some(next), Panel::Values));
+            let next = reads.beside(part.len() + i);
             if !self.pairs {
                 for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
                     blocks.load_values(self.level, id, self.head, run, buffers.panel);
