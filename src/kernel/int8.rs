@@ -116,12 +116,13 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
     unsafe fn run(self) {
         // SAFETY: the caller's promise.
         unsafe {
+            let ahead = V::prefetches(C);
             let mut sums = [[V::splat_f(0.0); C]];
             let mut group = self.panel;
             let mut b = 0;
             while b < self.blocks {
                 for j in 0..F::BLOCKS.min(self.blocks - b) {
-                    if C >= V::PREFETCH_COLUMNS {
+                    if ahead {
                         // Spread over the blocks: all of a group's lines at once would stall it.
                         let lines = F::BYTES.div_ceil(64 * F::BLOCKS);
                         for line in 0..lines {

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::activations::{group_width, kind, Activations, Kind, Operands, Precision, GROUP};
+use super::activations::{group_width, kind, Activations, Kind, Precision, GROUP};
 use super::float::{Dequantize, FloatColumn, FloatTile, PairTile, Widen, CHUNK, QUAD};
 use super::format::{Layout, PANEL};
 use super::int8::{unpacked_bytes, Direct, Tile, Unpack, Unpacked, MOST_PANELS};

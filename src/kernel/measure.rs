@@ -114,18 +114,18 @@ fn peak<V: Lanes>(cpu: &Cpu) -> f64 {
     let tasks = cpu.pool.threads() * 16;
     let seconds = best(|| {
         cpu.pool.run(tasks, &|_| {
-            let mut operands = Operands { units: [0x07; 16 * 512], words: [0x0102_0304; 8 * COLUMNS * 2] };
+            let mut operands = Operands { units: [0x07; 17 * 512], words: [0x0102_0304; 8 * COLUMNS * 2] };
             black_box(&mut operands);
             // SAFETY: `usable_level` found the instruction set; the kernel reads inside the operands.
             unsafe { V::enter(Peak { operands: &operands }) };
         });
     });
-    (tasks * DOTS * COLUMNS * 32 * 16) as f64 / seconds
+    (tasks * DOTS * COLUMNS * 32 * 16 * V::TILE.0) as f64 / seconds
 }
 
 #[repr(C, align(64))]
 struct Operands {
-    units: [u8; 16 * 512],
+    units: [u8; 17 * 512],
     words: [i32; 8 * COLUMNS * 2],
 }
 
@@ -133,12 +133,12 @@ struct Peak<'a> {
     operands: &'a Operands,
 }
 
-impl<V: Lanes> Kernel<V> for Peak<'_> {
+impl Peak<'_> {
     /// # Safety
-    /// The machine has the instruction set.
+    /// As [`Kernel::run`]; `P` is the panels of a tile.
     #[inline(always)]
-    unsafe fn run(self) {
-        // SAFETY: blocks are below 16 of 512 bytes, words start below 8 * COLUMNS of twice as many; the rest is
+    unsafe fn panels<V: Lanes, const P: usize>(self) {
+        // SAFETY: blocks are below 17 of 512 bytes, words start below 8 * COLUMNS of twice as many; the rest is
         // the caller's promise.
         unsafe {
             let mut all = [V::splat_i(0); COLUMNS];
@@ -148,16 +148,37 @@ impl<V: Lanes> Kernel<V> for Peak<'_> {
                 macro_rules! part {
                     ($width:expr, $first:expr) => {{
                         let first = $first;
-                        let dots = V::dot::<COLUMNS, { $width }, 1, true, 4>(units, words.add(first), words);
-                        each_column!($width, COLUMN => { all[first + COLUMN] = V::or(all[first + COLUMN], dots[COLUMN]); });
+                        let words = words.add(first);
+                        let dots = V::dots::<P, COLUMNS, { $width }, 1, true, 4>(units, 512, words, words);
+                        for dots in dots {
+                            each_column!($width, COLUMN => {
+                                all[first + COLUMN] = V::or(all[first + COLUMN], dots[COLUMN]);
+                            });
+                        }
                     }};
                 }
-                each_part!(V::DOT_COLUMNS, COLUMNS, part);
+                each_part!(V::TILE.1.min(V::DOT_COLUMNS), COLUMNS, part);
             }
             let mut out = [0u8; 64];
             for all in all {
                 V::store_i(out.as_mut_ptr(), all);
                 black_box(&out);
+            }
+        }
+    }
+}
+
+impl<V: Lanes> Kernel<V> for Peak<'_> {
+    /// # Safety
+    /// The machine has the instruction set.
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: passed on.
+        unsafe {
+            if V::TILE.0 == 2 {
+                self.panels::<V, 2>();
+            } else {
+                self.panels::<V, 1>();
             }
         }
     }

@@ -69,7 +69,10 @@ impl<D: DotProduct> Lanes for Avx2<D> {
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 4;
     const DIRECT_ROWS: usize = 8;
-    const PREFETCH_COLUMNS: usize = 1;
+
+    fn prefetches(_: usize) -> bool {
+        true
+    }
 
     #[inline(always)]
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {

@@ -1,11 +1,24 @@
 //! Lanes in one 512-bit register.
 
 use std::arch::x86_64::*;
+use std::sync::OnceLock;
 
 use super::{each_column, Kernel, Lanes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
+
+/// Whether this is a Zen 4: there, prefetches take a tenth of the speed of one row, and on a Zen 5 they more than double that of
+/// types whose lines are not read in order.
+fn reads_ahead_alone() -> bool {
+    // A fact of the machine, found once.
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
+        let amd = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD";
+        amd && (version >> 8 & 15) + (version >> 20 & 255) == 0x19
+    })
+}
 
 // SAFETY of every block: the instruction set is there, by the contract of `Lanes`; memory is the caller's
 // promise. Shorter comments point here.
@@ -16,7 +29,10 @@ impl Lanes for Avx512 {
     const DOT_COLUMNS: usize = 8;
     const TILE: (usize, usize) = (2, 4);
     const DIRECT_ROWS: usize = 16;
-    const PREFETCH_COLUMNS: usize = 1;
+
+    fn prefetches(columns: usize) -> bool {
+        columns >= 6 || !reads_ahead_alone()
+    }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {

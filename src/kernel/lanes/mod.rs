@@ -51,9 +51,9 @@ pub(crate) trait Lanes: Copy + 'static {
     const TILE: (usize, usize) = (1, 8);
     /// Up to this many rows, products straight from the packed form beat unpacking first.
     const DIRECT_ROWS: usize;
-    /// From how many columns a direct product prefetches its panel by itself. Below that, reading is bound by memory
-    /// and some processors' own prefetching does better alone (docs/performance.md has the measurements).
-    const PREFETCH_COLUMNS: usize;
+    /// Whether a direct product of so many columns prefetches its panel. Reading is bound by memory there, and some processors
+    /// do better alone for few columns (docs/performance.md has the measurements).
+    fn prefetches(columns: usize) -> bool;
 
     /// Runs a kernel, compiled for this instruction set.
     ///

@@ -101,7 +101,10 @@ impl<D: DotProduct> Lanes for Neon<D> {
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 8;
     const DIRECT_ROWS: usize = 16;
-    const PREFETCH_COLUMNS: usize = 6;
+
+    fn prefetches(columns: usize) -> bool {
+        columns >= 6
+    }
 
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
         // SAFETY: passed on.

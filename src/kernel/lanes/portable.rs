@@ -68,7 +68,10 @@ impl Lanes for Portable {
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 4;
     const DIRECT_ROWS: usize = 0;
-    const PREFETCH_COLUMNS: usize = usize::MAX;
+
+    fn prefetches(_: usize) -> bool {
+        false
+    }
 
     unsafe fn enter<K: Kernel<Self>>(kernel: K) {
         // SAFETY: passed on.

@@ -2,7 +2,7 @@
 
 use super::{cpu, dtypes, pack, prepare, shapes, Random};
 use crate::kernel::matmul::{matmul_portable, matmul_portable_pairs};
-use crate::kernel::{matmul, Activations, Cpu, KernelLevel, PackedMatrix, Precision};
+use crate::kernel::{matmul, matmul_add, Activations, Cpu, KernelLevel, PackedMatrix, Precision};
 use crate::source::Dtype;
 
 type Matmul = fn(&Cpu, &[&PackedMatrix], &Activations, &mut [&mut [f32]]);
@@ -119,6 +119,29 @@ fn more_rows_than_one_pass_of_sums_holds() {
             let cpu = cpu(level, 2);
             let actual = product(matmul, &cpu, &weights, &prepare(&cpu, &x, m, &[&weights], precision));
             assert_same(&actual, &expected, &name);
+        }
+    }
+}
+
+#[test]
+fn rows_longer_than_what_is_unpacked_at_once() {
+    let mut random = Random(37);
+    // Two panels and a half, three times what a part of a tile holds; groups of 8, 8 and 3 rows.
+    let (n, k, m) = (40, 2560, 19);
+    for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
+        let weights = pack(dtype, n, k, &random.weights(dtype, n, k));
+        let (x, before) = (random.input(m * k), random.input(m * n));
+        let scalar = cpu(KernelLevel::Scalar, 1);
+        let precision = Precision::Int8Activations;
+        let expected = product(matmul, &scalar, &weights, &prepare(&scalar, &x, m, &[&weights], precision));
+        let added: Vec<f32> = before.iter().zip(&expected).map(|(before, product)| before + product).collect();
+        for (name, level, matmul) in levels() {
+            let cpu = cpu(level, 2);
+            let acts = prepare(&cpu, &x, m, &[&weights], precision);
+            assert_same(&product(matmul, &cpu, &weights, &acts), &expected, &format!("{name} {dtype}"));
+            let mut sums = before.clone();
+            matmul_add(&cpu, &[&weights], &acts, &mut [&mut sums]);
+            assert_same(&sums, &added, &format!("{name} {dtype}, added"));
         }
     }
 }
