@@ -22,9 +22,6 @@ use super::scalar;
 use super::unpack::{with_format, Format};
 use crate::source::Dtype;
 
-/// Bytes of unpacked blocks that are multiplied with all rows before the next are unpacked: they, and a group of rows, lie in a
-/// core's first cache.
-const UNPACKED_BYTES: usize = 32 << 10;
 /// Rows whose f32 sums are kept at a time: 128 KiB for a quad of panels.
 const FLOAT_ROWS: usize = 512;
 /// Multiplications that are worth a task of their own (two microseconds or so, of one row that is read from memory).
@@ -115,13 +112,16 @@ struct Cut<K> {
     threads: usize,
     rows: usize,
     kind: K,
+    /// Panels that integer products take at a time.
+    panels: usize,
     /// Cost of a task.
     task_cost: usize,
 }
 
 impl<K: Fn(&Layout) -> Kind> Cut<K> {
     fn new<'a>(cpu: &Cpu, weights: impl Iterator<Item = &'a PackedMatrix>, rows: usize, kind: K) -> Cut<K> {
-        let mut cut = Cut { threads: cpu.pool.threads(), rows, kind, task_cost: 0 };
+        let panels = with_lanes!(cpu.usable_level(), V => if rows > V::DIRECT_ROWS { V::TILE.0 } else { 1 }, else 1);
+        let mut cut = Cut { threads: cpu.pool.threads(), rows, kind, panels, task_cost: 0 };
         let total = weights.fold(0usize, |sum, w| sum.saturating_add(cut.cost(w).saturating_mul(w.panels())));
         cut.task_cost = (total / (cut.threads * 6)).max(TASK_COST);
         cut
@@ -141,11 +141,12 @@ impl<K: Fn(&Layout) -> Kind> Cut<K> {
     fn chunk(&self, weights: &PackedMatrix) -> usize {
         // One thread needs no balance.
         let panels = weights.panels();
-        let chunk = if self.threads == 1 { panels } else { (self.task_cost / self.cost(weights)).clamp(1, panels) };
+        if self.threads == 1 {
+            return panels;
+        }
+        let chunk = (self.task_cost / self.cost(weights)).clamp(1, panels);
         match (self.kind)(weights.layout()) {
-            // Tiles of many rows may take several panels.
-            Kind::Int8 if self.rows > GROUP => (chunk / MOST_PANELS).max(1) * MOST_PANELS,
-            Kind::Int8 => chunk,
+            Kind::Int8 => (chunk / self.panels).max(1) * self.panels,
             _ => chunk.next_multiple_of(QUAD),
         }
     }
@@ -329,57 +330,103 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
         }
         return;
     }
-    let bytes = unpacked_bytes(F::SUBS, F::HAS_MIN);
-    let most = V::TILE.0;
-    // Parts alike, of whole groups of the packed form.
-    let parts = (blocks * most * bytes).div_ceil(UNPACKED_BYTES);
-    let at_once = blocks.div_ceil(parts).next_multiple_of(F::BLOCKS).min(blocks);
-    let sums_len = if at_once < blocks { groups * GROUP * most * PANEL } else { 0 };
-    with_scratch(most * at_once * bytes / 4 + sums_len, |scratch| {
-        let (unpacked, sums) = scratch.split_at_mut(most * at_once * bytes / 4);
+    let cut = Parts::new::<V, F>(blocks, panels.len());
+    let sums_len = if cut.blocks < blocks { groups * GROUP * V::TILE.0 * PANEL } else { 0 };
+    with_scratch(cut.bytes::<F>(cut.panels) / 4 + sums_len, |scratch| {
+        let (unpacked, sums) = scratch.split_at_mut(cut.bytes::<F>(cut.panels) / 4);
         let unpacked: *mut u8 = unpacked.as_mut_ptr().cast();
-        for index in panels.clone().step_by(most) {
-            let count = most.min(panels.end - index);
-            for first in (0..blocks).step_by(at_once) {
-                let part = first..blocks.min(first + at_once);
-                for p in 0..count {
-                    let panel = job.weights.panel(index + p).as_ptr();
-                    let to = unpacked.wrapping_add(p * part.len() * bytes);
+        for index in panels.clone().step_by(cut.panels) {
+            let at_once = index..panels.end.min(index + cut.panels);
+            for first in (0..blocks).step_by(cut.blocks) {
+                let part = first..blocks.min(first + cut.blocks);
+                for (i, index) in at_once.clone().enumerate() {
+                    let panel = job.weights.panel(index).as_ptr();
+                    let to = unpacked.wrapping_add(i * part.len() * unpacked_bytes(F::SUBS, F::HAS_MIN));
                     // SAFETY: the panel has these blocks and the scratch room for them; the machine has V.
                     unsafe { V::enter(Unpack { panel, blocks: part.clone(), to, format }) };
                 }
-                // Bring the packed blocks that follow closer during the first tiles; all of them if there is one group only.
-                let (then, after) = if part.end < blocks { (index, part.end) } else { (index + count, 0) };
-                let lines = (at_once.div_ceil(F::BLOCKS) * F::BYTES).div_ceil(64 * part.len() * groups.min(8));
-                for group in 0..groups {
-                    let next: [*const u8; MOST_PANELS] = std::array::from_fn(|p| {
-                        let panel = job.weights.panels_from((then + p).min(job.weights.panels() - 1)).as_ptr();
-                        panel.wrapping_add(after / F::BLOCKS * F::BYTES + group * part.len() * lines * 64)
-                    });
-                    let sums = sums[if sums_len > 0 { group * GROUP * count * PANEL } else { 0 }..].as_mut_ptr();
-                    let from = Unpacked {
-                        units: unpacked,
-                        blocks: part.clone(),
-                        operands: job.acts.operands(layout, group),
-                        sums: if first == 0 { std::ptr::null() } else { sums.cast_const() },
-                        next,
-                        next_lines: if group < 8 { lines } else { 0 },
-                    };
-                    // SAFETY: as for the direct kernel; the scratch is as `Unpack` left it for this format, and has room for
-                    // the sums of a part that is not the last.
-                    unsafe {
-                        if part.end < blocks {
-                            multiply::<V, F>(&from, (count, job.columns(group)), (sums, count * PANEL, false));
-                        } else {
-                            job.write(index, count, group, |out, stride, add| {
-                                multiply::<V, F>(&from, (count, job.columns(group)), (out, stride, add));
-                            });
-                        }
-                    }
-                }
+                // SAFETY: the scratch is as `Unpack` left it, and has room for the sums of a part that is not the last.
+                unsafe { all_rows::<V, F>(job, at_once.clone(), part, unpacked, sums) };
             }
         }
     });
+}
+
+/// How panels are cut for unpacking.
+struct Parts {
+    panels: usize,
+    blocks: usize,
+}
+
+impl Parts {
+    fn new<V: Lanes, F: Format>(blocks: usize, panels: usize) -> Parts {
+        const { assert!(V::TILE.0 <= MOST_PANELS) };
+        let bytes = V::TILE.0 * unpacked_bytes(F::SUBS, F::HAS_MIN);
+        // Parts alike, of whole groups of the packed form.
+        let groups = blocks.div_ceil(F::BLOCKS);
+        let most = (V::UNPACKED_BYTES / (bytes * F::BLOCKS)).max(1);
+        let blocks = (groups.div_ceil(groups.div_ceil(most)) * F::BLOCKS).min(blocks);
+        // Sums wait for one tile's panels only.
+        let tiles = if groups > most { 1 } else { (V::UNPACKED_BYTES / (bytes * blocks)).max(1) };
+        Parts { panels: (V::TILE.0 * tiles).min(panels.next_multiple_of(V::TILE.0)), blocks }
+    }
+
+    /// Bytes of a part of so many panels.
+    fn bytes<F: Format>(&self, panels: usize) -> usize {
+        panels * self.blocks * unpacked_bytes(F::SUBS, F::HAS_MIN)
+    }
+}
+
+/// Unpacked blocks of some panels times all rows.
+///
+/// # Safety
+/// `unpacked` holds the part of each panel; `sums` has room for all rows of a tile's panels, unless the part is all blocks; the
+/// machine has V.
+unsafe fn all_rows<V: Lanes, F: Format>(
+    job: &Job<'_>,
+    panels: Range<usize>,
+    part: Range<usize>,
+    unpacked: *mut u8,
+    sums: &mut [f32],
+) {
+    let layout = job.weights.layout();
+    let blocks = job.weights.cols() / 32;
+    let groups = job.acts.rows().div_ceil(GROUP);
+    let is_last = part.end == blocks;
+    // Bring the packed blocks that follow closer during the first groups; all of them if there is one group only.
+    let (then, after) = if is_last { (panels.end, 0) } else { (panels.start, part.end / F::BLOCKS * F::BYTES) };
+    let lines = (part.len().div_ceil(F::BLOCKS) * F::BYTES).div_ceil(64 * part.len() * groups.min(8));
+    for group in 0..groups {
+        for index in panels.clone().step_by(V::TILE.0) {
+            let i = index - panels.start;
+            let count = V::TILE.0.min(panels.end - index);
+            let next: [*const u8; MOST_PANELS] = std::array::from_fn(|p| {
+                let panel = job.weights.panels_from((then + i + p).min(job.weights.panels() - 1)).as_ptr();
+                panel.wrapping_add(after + group * part.len() * lines * 64)
+            });
+            let place = if is_last && part.start == 0 { 0 } else { group * GROUP * count * PANEL };
+            let sums = sums[place..].as_mut_ptr();
+            let from = Unpacked {
+                units: unpacked.wrapping_add(i * part.len() * unpacked_bytes(F::SUBS, F::HAS_MIN)),
+                blocks: part.clone(),
+                operands: job.acts.operands(layout, group),
+                sums: if part.start == 0 { std::ptr::null() } else { sums.cast_const() },
+                next,
+                next_lines: if group < 8 { lines } else { 0 },
+            };
+            let size = (count, job.columns(group));
+            // SAFETY: the caller's promise; `write` hands out room for the results.
+            unsafe {
+                if is_last {
+                    job.write(index, count, group, |out, stride, add| {
+                        multiply::<V, F>(&from, size, (out, stride, add))
+                    });
+                } else {
+                    multiply::<V, F>(&from, size, (sums, count * PANEL, false));
+                }
+            }
+        }
+    }
 }
 
 /// Where results go, from one row to the next, and whether they are added to what is there.

@@ -37,8 +37,8 @@ const PART: usize = 256;
 const PART_BLOCKS: usize = PART / BLOCK_TOKENS;
 /// From the scores of a query to those of the next: a power of two would put many of them into few places of the cache.
 const SCORES: usize = PART + 16;
-/// Tasks per thread that one dispatch aims at: so many that a slow core does not hold the others for long.
-const TASKS_PER_THREAD: usize = 8;
+/// Tasks per thread that are enough: so many that a slow core does not hold the others for long.
+const TASKS_PER_THREAD: usize = 4;
 /// Values of partial results that a dispatch may keep (64 MiB). Where more would be needed, rows and heads alone are the
 /// tasks.
 const MOST_PARTIAL: usize = 16 << 20;
@@ -214,7 +214,8 @@ impl<'a> Inputs<'a> {
             });
             return;
         }
-        let chunks = aim.div_ceil(pairs).min(parts);
+        // Tasks that are parts of a context differ in length, so there are more of them.
+        let chunks = (2 * aim).div_ceil(pairs).min(parts);
         with_shared_scratch(partial + stride, |scratch| {
             let (partials, merged) = scratch.split_at_mut(partial);
             let shared = Shared::new(partials);

@@ -260,15 +260,15 @@ mod tests {
     use super::*;
     use crate::testing::normal;
 
-    /// Three queries over 5 rows of 39 pairs: vectors by two and by one, then single columns.
-    fn run(sums: Sums, packed: bool, how: impl Fn(Chains<3>)) -> Vec<u32> {
+    /// Queries over 5 rows of 39 pairs: vectors by two and by one, then single columns.
+    fn run<const Q: usize>(sums: Sums, packed: bool, how: impl Fn(Chains<Q>)) -> Vec<u32> {
         let data: Vec<u32> = normal(1, "data", 2 * 5 * 39)
             .chunks(2)
             .map(|pair| round_bf16(pair[0]).to_bits() | round_bf16(pair[1]).to_bits() >> 16)
             .collect();
-        let mut factors = normal(2, "factors", 3 * 10);
+        let mut factors = normal(2, "factors", Q * 10);
         round(KernelLevel::Scalar, &mut factors);
-        let mut out = normal(3, "out", 3 * 39);
+        let mut out = normal(3, "out", Q * 39);
         if packed {
             factors.chunks_mut(10).for_each(|factors| pack(KernelLevel::Scalar, factors));
         }
@@ -286,19 +286,24 @@ mod tests {
         out.into_iter().map(f32::to_bits).collect()
     }
 
-    #[test]
-    fn factors_as_pairs_give_the_same_sums() {
+    fn same_sums<const Q: usize>() {
         for sums in [Sums::Scaled(0.3), Sums::Continued] {
             let single = |packed: bool| {
                 // SAFETY: the lengths are those above.
-                run(sums, packed, |chains| unsafe { chains.single(0, packed) })
+                run::<Q>(sums, packed, |chains| unsafe { chains.single(0, packed) })
             };
             let expected = single(false);
-            assert_eq!(single(true), expected);
+            assert_eq!(single(true), expected, "{Q} queries");
             // SAFETY: as above; portable lanes run everywhere.
-            assert_eq!(run(sums, false, |chains| unsafe { Widened::<Portable>::enter(chains) }), expected);
+            assert_eq!(run::<Q>(sums, false, |chains| unsafe { Widened::<Portable>::enter(chains) }), expected);
             // SAFETY: as above.
-            assert_eq!(run(sums, true, |chains| unsafe { Packed::<Portable>::enter(chains) }), expected);
+            assert_eq!(run::<Q>(sums, true, |chains| unsafe { Packed::<Portable>::enter(chains) }), expected);
         }
+    }
+
+    #[test]
+    fn factors_as_pairs_give_the_same_sums() {
+        same_sums::<3>();
+        same_sums::<8>();
     }
 }

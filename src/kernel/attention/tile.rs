@@ -203,7 +203,7 @@ impl<'a> Tile<'a> {
         let parts = [(blocks, Panel::Keys), (blocks, Panel::Values), (following.as_slice(), Panel::Keys)];
         let all = parts.into_iter().flat_map(|(blocks, panel)| blocks.iter().map(move |block| (block, panel)));
         let mut reads =
-            Reads { ahead: AHEAD_BYTES.div_ceil(self.inputs.blocks.panel_bytes()).min(PART_BLOCKS), ..Reads::NONE };
+            Reads { ahead: AHEAD_BYTES.div_ceil(self.inputs.blocks.panel_bytes()).min(blocks.len()), ..Reads::NONE };
         for (read, (block, panel)) in reads.panels.iter_mut().zip(all) {
             let id = self.span.table.get(block.block as usize);
             *read = id.and_then(|id| self.inputs.blocks.panel_address(*id, self.head, panel));

@@ -47,8 +47,12 @@ pub(crate) trait Lanes: Copy + 'static {
     const FLOAT_COLUMNS: usize;
     /// Columns of one call of [`dot`](Lanes::dot): 4, or 8, which is all.
     const DOT_COLUMNS: usize;
-    /// Panels, and columns of them, whose sums a tile keeps at a time. Several panels share what is read of a column.
+    /// Panels, one or two, and columns of them, four or eight, whose sums a tile keeps at a time. Two panels share what is read
+    /// of a column.
     const TILE: (usize, usize) = (1, 8);
+    /// Bytes of unpacked blocks that are multiplied with all rows before the next are unpacked: with some rows they lie in a
+    /// core's first cache, or in its second where that is fast enough.
+    const UNPACKED_BYTES: usize = 96 << 10;
     /// Up to this many rows, products straight from the packed form beat unpacking first.
     const DIRECT_ROWS: usize;
     /// Whether a direct product of so many columns prefetches its panel. Reading is bound by memory there, and some processors
@@ -110,7 +114,7 @@ pub(crate) trait Lanes: Copy + 'static {
 
     /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `W` of `C` columns of signed codes in
     /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
-    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS); where that is 8, `W` is `C`. With `HAS_MIN`
+    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS); where that and the columns of [`TILE`](Lanes::TILE) are 8, `W` is `C`. With `HAS_MIN`
     /// the start is zero. With 8 bits it is −128 times the sum of the column's bytes, so that codes of 8 bits may be taken
     /// as signed ones, 128 less, without a start.
     ///

@@ -42,7 +42,7 @@ pub(crate) trait PairLanes: Copy + 'static {
     /// Whether factors lie in memory as pairs (32 bits); elsewhere as two f32, the one that is multiplied first before
     /// the other.
     const PACKED: bool;
-    /// Vectors of 16 sums that a kernel keeps per column of factors, for up to four of them.
+    /// Vectors of 16 sums that a kernel keeps per column of factors, for up to four of them where it is 1, eight where it is 2.
     const VECTORS: usize;
 
     /// Runs a kernel, compiled for this instruction set.

@@ -67,6 +67,8 @@ impl Lanes for Portable {
     type I = [u32; 16];
     const FLOAT_COLUMNS: usize = 4;
     const DOT_COLUMNS: usize = 4;
+    // As many as anybody takes, so that tests see them on every machine.
+    const TILE: (usize, usize) = (2, 4);
     const DIRECT_ROWS: usize = 0;
 
     fn prefetches(_: usize) -> bool {

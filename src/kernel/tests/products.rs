@@ -126,9 +126,11 @@ fn more_rows_than_one_pass_of_sums_holds() {
 #[test]
 fn rows_longer_than_what_is_unpacked_at_once() {
     let mut random = Random(37);
-    // Two panels and a half, three times what a part of a tile holds; groups of 8, 8 and 3 rows.
-    let (n, k, m) = (40, 2560, 19);
+    // Panels: two, one and a half of one. Groups of 8, 8 and 3 rows.
+    let (n, m) = (56, 19);
     for dtype in dtypes().filter(|dtype| dtype.is_quantized()) {
+        // More than any level unpacks at once, and half a packed group at the end where there are such.
+        let k = if dtype.block_len() == 32 { 5152 } else { 5120 };
         let weights = pack(dtype, n, k, &random.weights(dtype, n, k));
         let (x, before) = (random.input(m * k), random.input(m * n));
         let scalar = cpu(KernelLevel::Scalar, 1);
@@ -139,9 +141,35 @@ fn rows_longer_than_what_is_unpacked_at_once() {
             let cpu = cpu(level, 2);
             let acts = prepare(&cpu, &x, m, &[&weights], precision);
             assert_same(&product(matmul, &cpu, &weights, &acts), &expected, &format!("{name} {dtype}"));
-            let mut sums = before.clone();
-            matmul_add(&cpu, &[&weights], &acts, &mut [&mut sums]);
-            assert_same(&sums, &added, &format!("{name} {dtype}, added"));
+            if level != KernelLevel::Scalar {
+                let mut sums = before.clone();
+                matmul_add(&cpu, &[&weights], &acts, &mut [&mut sums]);
+                assert_same(&sums, &added, &format!("{name} {dtype}, added"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_panel_with_tiny_weights_beside_others() {
+    let mut random = Random(41);
+    let (n, k, m) = (80, 67, 11);
+    for tiny in [vec![1], vec![0, 2], vec![4], vec![0, 1, 2, 3, 4]] {
+        let mut bytes = random.weights(Dtype::BF16, n, k);
+        for panel in &tiny {
+            // 2^-60 in the last row of the panel.
+            let at = ((panel * 16 + 15) * k + 7) * 2;
+            bytes[at..at + 2].copy_from_slice(&((127u16 - 60) << 7).to_le_bytes());
+        }
+        let weights = pack(Dtype::BF16, n, k, &bytes);
+        let x = random.input(m * k);
+        let scalar = cpu(KernelLevel::Scalar, 1);
+        let precision = Precision::Int8Activations;
+        let expected = product(matmul, &scalar, &weights, &prepare(&scalar, &x, m, &[&weights], precision));
+        for (name, level, matmul) in levels() {
+            let cpu = cpu(level, 1);
+            let actual = product(matmul, &cpu, &weights, &prepare(&cpu, &x, m, &[&weights], precision));
+            assert_same(&actual, &expected, &format!("{name}, tiny in {tiny:?}"));
         }
     }
 }
