@@ -147,12 +147,14 @@ fn threads_that_the_system_refuses_are_an_error() {
         return;
     }
     let name = "engine::build_error_tests::threads_that_the_system_refuses_are_an_error";
-    // 1000 stacks do not fit into 1 GB of addresses.
+    // 1000 stacks of 256 MB do not fit into 4 GB of addresses. They are large so that something is left for everybody else when
+    // one is refused.
     let output = std::process::Command::new("sh")
-        .args(["-c", "ulimit -v 1000000 && exec \"$0\" --exact \"$1\" --nocapture --test-threads 1"])
+        .args(["-c", "ulimit -v 4000000 && exec \"$0\" --exact \"$1\" --nocapture --test-threads 1"])
         .arg(std::env::current_exe().unwrap())
         .arg(name)
         .env(CHILD, "1")
+        .env("RUST_MIN_STACK", (256 << 20).to_string())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
