@@ -114,9 +114,9 @@ pub(crate) trait Lanes: Copy + 'static {
 
     /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `W` of `C` columns of signed codes in
     /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
-    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS); where that and the columns of [`TILE`](Lanes::TILE) are 8, `W` is `C`. With `HAS_MIN`
-    /// the start is zero. With 8 bits it is −128 times the sum of the column's bytes, so that codes of 8 bits may be taken
-    /// as signed ones, 128 less, without a start.
+    /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS); where that and the columns of
+    /// [`TILE`](Lanes::TILE) are 8, `W` is `C`. With `HAS_MIN` the start is zero. With 8 bits it is −128 times the sum of the
+    /// column's bytes, so that codes of 8 bits may be taken as signed ones, 128 less, without a start.
     ///
     /// # Safety
     /// `units` is aligned and holds `8 / SUBS` vectors; for each of them `words` holds `W` words, `C` apart from the ones
