@@ -19,10 +19,11 @@ pub(crate) const MOST_PANELS: usize = 2;
 const AHEAD: usize = 4608;
 
 /// One panel times `C` columns, from the packed form.
-pub(crate) struct Direct<F: Format, const C: usize> {
+pub(crate) struct Direct<'a, F: Format, const C: usize> {
     pub(crate) panel: *const u8,
     pub(crate) blocks: usize,
-    pub(crate) operands: Operands,
+    /// Not by value: copies of what was just written would wait for it to reach the cache.
+    pub(crate) operands: &'a Operands,
     /// Column c's 16 results go to `out + c * stride`, or are added to what is there.
     pub(crate) out: *mut f32,
     pub(crate) stride: usize,
@@ -108,7 +109,7 @@ pub(crate) unsafe fn accumulate<
     }
 }
 
-impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
+impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<'_, F, C> {
     /// # Safety
     /// `panel` holds the groups of `blocks` blocks, the last up to its last block; `operands` hold `blocks` blocks of `C` columns; `out`
     /// takes 16 values per column.
@@ -132,7 +133,7 @@ impl<V: Lanes, F: Format, const C: usize> Kernel<V> for Direct<F, C> {
                     let block = F::load::<V>(group, j);
                     let factors = [(block.scale[0], block.min[0]), (block.scale[1], block.min[1])];
                     let units = Units { first: block.units.as_ptr(), apart: 0, in_memory: false };
-                    F::accumulate::<V, C>(&mut sums, units, &self.operands, b, &[factors]);
+                    F::accumulate::<V, C>(&mut sums, units, self.operands, b, &[factors]);
                     b += 1;
                 }
                 group = group.wrapping_add(F::BYTES);
@@ -197,7 +198,7 @@ pub(crate) struct Unpacked {
 
 /// Some unpacked blocks of `P` panels times `C` columns.
 pub(crate) struct Tile<'a, const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
-    /// Not by value: copies of what was just written would wait for it to reach the cache.
+    /// Not by value, as above.
     pub(crate) from: &'a Unpacked,
     /// Column c's `16 * P` sums go to `out + c * stride`, which may be the place where they were; or are added to what is
     /// there.

@@ -1,7 +1,7 @@
 //! The memory of keys and values: blocks of 32 tokens of one layer, in the panel layout that attention reads.
 //!
-//! A block holds, for each KV head, a K panel `[head_dim][32 tokens]` and a V panel `[32 tokens][head_dim]`; with
-//! [`KvFormat::Q8`] the scales of all heads follow, `[kv_heads][K, V][32 tokens]`. With [`KvFormat::Bf16`] two values that
+//! A block holds for each KV head a K panel `[head_dim][32 tokens]`, and then for each a V panel `[32 tokens][head_dim]`;
+//! with [`KvFormat::Q8`] the scales follow, `[K, V][kv_heads][32 tokens]`. With [`KvFormat::Bf16`] two values that
 //! are summed one after the other share a word: panels are `[head_dim / 2][32 tokens]` and `[16][head_dim]` pairs, the
 //! former value in the upper half.
 
@@ -106,6 +106,11 @@ impl KvShape {
 
     fn panel_len(self) -> usize {
         self.head_dim.saturating_mul(BLOCK_TOKENS)
+    }
+
+    /// Place of a panel among those of its block.
+    fn panel(self, head: usize, panel: Panel) -> usize {
+        head + if let Panel::Values = panel { self.kv_heads } else { 0 }
     }
 }
 
@@ -384,14 +389,14 @@ impl KvBlocks {
 
     /// The first value of a panel, counted in values of the block.
     fn panel_start(&self, head: usize, panel: Panel) -> usize {
-        (2 * head + panel as usize) * self.format.panel_len(self.shape)
+        self.shape.panel(head, panel) * self.format.panel_len(self.shape)
     }
 
     /// A panel's codes and the scales of its 32 tokens.
     fn q8(&self, block: u32, head: usize, panel: Panel) -> (&[i8], &[f32]) {
         let (codes, scales) = self.block(block).split_at(self.shape.block_len());
         let start = self.panel_start(head, panel);
-        let scales = &view(scales)[(2 * head + panel as usize) * BLOCK_TOKENS..][..BLOCK_TOKENS];
+        let scales = &view(scales)[self.shape.panel(head, panel) * BLOCK_TOKENS..][..BLOCK_TOKENS];
         (&view(codes)[start..start + self.shape.panel_len()], scales)
     }
 
@@ -432,8 +437,8 @@ pub(super) fn token_lines(format: KvFormat, shape: KvShape, offset: usize) -> im
     let word = per_word * format.width();
     let value_row = head_dim * word;
     (0..kv_heads).flat_map(move |head| {
-        let keys = 2 * head * panel;
-        let values = keys + panel + offset / per_word * value_row;
+        let keys = shape.panel(head, Panel::Keys) * panel;
+        let values = shape.panel(head, Panel::Values) * panel + offset / per_word * value_row;
         let key_words = (0..head_dim.div_ceil(per_word)).map(move |row| keys + (row * BLOCK_TOKENS + offset) * word);
         let value_lines = (values / 64 * 64..values + value_row).step_by(64);
         key_words.map(|at| at / 64 * 64).chain(value_lines)
@@ -441,7 +446,7 @@ pub(super) fn token_lines(format: KvFormat, shape: KvShape, offset: usize) -> im
 }
 
 fn write_token(format: KvFormat, shape: KvShape, data: &mut [u8], offset: usize, key: &[f32], value: &[f32]) {
-    let KvShape { kv_heads, head_dim } = shape;
+    let head_dim = shape.head_dim;
     match format {
         KvFormat::F32 => store(view_mut(data), head_dim, offset, key, value, |v| v),
         KvFormat::F16 => store(view_mut(data), head_dim, offset, key, value, |v| f16::from_f32(v).to_bits()),
@@ -451,9 +456,7 @@ fn write_token(format: KvFormat, shape: KvShape, data: &mut [u8], offset: usize,
                 *word = if at.is_multiple_of(2) { *word & 0xffff | bits } else { *word & 0xffff_0000 | bits >> 16 };
             };
             let words: &mut [u32] = view_mut(data);
-            let heads = key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim));
-            for (words, (key, value)) in words.chunks_exact_mut(format.panel_len(shape)).zip(heads) {
-                let (keys, values) = words.split_at_mut(words.len() / 2);
+            for (keys, values, key, value) in heads(words, format.panel_len(shape) / 2, head_dim, (key, value)) {
                 for (d, k) in key.iter().enumerate() {
                     put(&mut keys[d / 2 * BLOCK_TOKENS + offset], d, *k);
                 }
@@ -465,17 +468,28 @@ fn write_token(format: KvFormat, shape: KvShape, data: &mut [u8], offset: usize,
         KvFormat::Q8 => {
             let (codes, scales) = data.split_at_mut(shape.block_len());
             let (codes, scales): (&mut [i8], &mut [f32]) = (view_mut(codes), view_mut(scales));
-            for head in 0..kv_heads {
-                let codes = &mut codes[2 * head * head_dim * BLOCK_TOKENS..][..2 * head_dim * BLOCK_TOKENS];
-                let (keys, values) = codes.split_at_mut(head_dim * BLOCK_TOKENS);
-                let one = head * head_dim..(head + 1) * head_dim;
-                let scale = quantize(&key[one.clone()], |d, code| keys[d * BLOCK_TOKENS + offset] = code);
-                scales[2 * head * BLOCK_TOKENS + offset] = scale;
-                let scale = quantize(&value[one], |d, code| values[offset * head_dim + d] = code);
-                scales[(2 * head + 1) * BLOCK_TOKENS + offset] = scale;
+            let heads = heads(codes, shape.panel_len(), head_dim, (key, value));
+            for (head, (keys, values, key, value)) in heads.enumerate() {
+                let scale = quantize(key, |d, code| keys[d * BLOCK_TOKENS + offset] = code);
+                scales[shape.panel(head, Panel::Keys) * BLOCK_TOKENS + offset] = scale;
+                let scale = quantize(value, |d, code| values[offset * head_dim + d] = code);
+                scales[shape.panel(head, Panel::Values) * BLOCK_TOKENS + offset] = scale;
             }
         }
     }
+}
+
+/// Per KV head, its K panel, its V panel, and a token's key and value.
+fn heads<'a, T>(
+    block: &'a mut [T],
+    panel: usize,
+    head_dim: usize,
+    (key, value): (&'a [f32], &'a [f32]),
+) -> impl Iterator<Item = (&'a mut [T], &'a mut [T], &'a [f32], &'a [f32])> {
+    let (keys, values) = block.split_at_mut(block.len() / 2);
+    let panels = keys.chunks_exact_mut(panel).zip(values.chunks_exact_mut(panel));
+    let token = key.chunks_exact(head_dim).zip(value.chunks_exact(head_dim));
+    panels.zip(token).map(|((keys, values), (key, value))| (keys, values, key, value))
 }
 
 fn store<T: Copy>(
@@ -486,11 +500,7 @@ fn store<T: Copy>(
     value: &[f32],
     convert: impl Fn(f32) -> T,
 ) {
-    let panel = head_dim * BLOCK_TOKENS;
-    for ((block, key), value) in
-        block.chunks_exact_mut(2 * panel).zip(key.chunks_exact(head_dim)).zip(value.chunks_exact(head_dim))
-    {
-        let (keys, values) = block.split_at_mut(panel);
+    for (keys, values, key, value) in heads(block, head_dim * BLOCK_TOKENS, head_dim, (key, value)) {
         for (d, &k) in key.iter().enumerate() {
             keys[d * BLOCK_TOKENS + offset] = convert(k);
         }

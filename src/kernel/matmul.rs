@@ -316,7 +316,7 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
         for index in panels {
             let panel = job.weights.panel(index).as_ptr();
             for group in 0..groups {
-                let operands = job.acts.operands(layout, group);
+                let operands = &job.acts.operands(layout, group);
                 // SAFETY: the panel and the operands have `blocks` blocks; `write` hands out room for the results;
                 // the machine has V.
                 unsafe {

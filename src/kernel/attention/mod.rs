@@ -28,7 +28,7 @@ use std::cell::RefCell;
 use self::softmax::merge;
 use self::tile::{Tile, TILE_ROWS};
 use super::chunks::Shared;
-use super::kv::{KvBlocks, BLOCK_TOKENS};
+use super::kv::{KvBlocks, KvShape, BLOCK_TOKENS};
 use super::memory::with_shared_scratch;
 use super::Cpu;
 
@@ -39,6 +39,10 @@ const PART_BLOCKS: usize = PART / BLOCK_TOKENS;
 const SCORES: usize = PART + 16;
 /// Tasks per thread that are enough: so many that a slow core does not hold the others for long.
 const TASKS_PER_THREAD: usize = 4;
+/// Rows of a span up to which reading K and V takes the time, not computing with them.
+const FEW_ROWS: usize = 4;
+/// Bytes of keys or values in one piece beyond which longer ones are not read faster.
+const RUN_BYTES: usize = 16 << 10;
 /// Values of partial results that a dispatch may keep (64 MiB). Where more would be needed, rows and heads alone are the
 /// tasks.
 const MOST_PARTIAL: usize = 16 << 20;
@@ -123,8 +127,7 @@ pub fn attention(
         for (s, span) in spans.iter().enumerate() {
             tiles.extend((0..span.rows).step_by(TILE_ROWS).map(|row| (s, row)));
         }
-        let inputs = Inputs { cpu, shape, blocks, q, sink_q };
-        inputs.run(spans, tiles, out);
+        Inputs { cpu, shape, blocks, q, sink_q }.run(spans, tiles, out);
     });
 }
 
@@ -162,7 +165,7 @@ pub fn attention_mass(
         // SAFETY: every KV head has its own part, and one task.
         let mass = unsafe { mass.slice(head * indices, indices) };
         for row in (0..span.rows).step_by(TILE_ROWS) {
-            Tile::new(inputs, span, row, head).mass(mass);
+            Tile::new(inputs, span, row, head..head + 1).mass(mass);
         }
     });
 }
@@ -178,40 +181,47 @@ struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// The tile of a number below `tiles.len() * kv_heads`.
-    fn tile(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], pair: usize) -> Tile<'a> {
-        let kv_heads = self.blocks.shape().kv_heads;
-        // Later tiles see more keys. A long one beside a short one: every run of tasks is as much work as others are.
-        let i = pair / kv_heads;
-        let (s, row) = tiles[if i.is_multiple_of(2) { tiles.len() - 1 - i / 2 } else { i / 2 }];
-        Tile::new(self, &spans[s], row, pair % kv_heads)
+    /// KV heads of a task. Their keys lie side by side, and so do their values: where few rows go over a long context, what
+    /// is read as one piece is read faster than pieces here and there.
+    fn heads_together(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], aim: usize) -> usize {
+        let (kv_heads, panel) = (self.blocks.shape().kv_heads, self.blocks.panel_bytes());
+        let parts = || tiles.iter().map(|&(s, row)| Tile::new(self, &spans[s], row, 0..1).parts()).sum::<usize>();
+        if spans.iter().any(|span| span.rows > FEW_ROWS) || parts() < aim {
+            return 1;
+        }
+        (1..=kv_heads).rev().find(|&n| n == 1 || kv_heads.is_multiple_of(n) && n * panel <= RUN_BYTES).unwrap_or(1)
     }
 
     fn run(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], out: &mut [f32]) {
-        let dim = self.blocks.shape().head_dim;
+        let KvShape { kv_heads, head_dim: dim } = self.blocks.shape();
         let threads = self.cpu.pool.threads();
-        let pairs = tiles.len() * self.blocks.shape().kv_heads;
+        let aim = threads * TASKS_PER_THREAD;
+        let heads = self.heads_together(spans, tiles, aim);
+        let each = kv_heads / heads.max(1);
+        let pairs = tiles.len() * each;
         if pairs == 0 {
             return;
         }
+        let tile = |pair: usize| {
+            // Later tiles see more keys. A long one beside a short one: every run of tasks is as much work as others are.
+            let (i, head) = (pair / each, pair % each * heads);
+            let (s, row) = tiles[if i.is_multiple_of(2) { tiles.len() - 1 - i / 2 } else { i / 2 }];
+            Tile::new(self, &spans[s], row, head..head + heads)
+        };
         let out = Shared::new(out);
         // SAFETY: rows of spans are disjoint and each (row, KV head) belongs to one pair, finished by one task.
-        let finish = |tile: &Tile<'_>, r: usize| unsafe { out.slice(tile.place(r), tile.group() * dim) };
-        let aim = threads * TASKS_PER_THREAD;
+        let finish = |place: usize, values: &[f32]| unsafe { out.slice(place, values.len()) }.copy_from_slice(values);
         let (mut parts, mut queries) = (1, 0);
         if threads > 1 && pairs < aim {
             for pair in 0..pairs {
-                let tile = self.tile(spans, tiles, pair);
+                let tile = tile(pair);
                 (parts, queries) = (tile.parts().max(parts), tile.queries().max(queries));
             }
         }
         let stride = queries * (dim + 2);
         let partial = (pairs * parts).saturating_mul(stride);
         if parts == 1 || partial > MOST_PARTIAL {
-            self.cpu.pool.run(pairs, &|pair| {
-                let tile = self.tile(spans, tiles, pair);
-                tile.whole(|r, values| finish(&tile, r).copy_from_slice(values));
-            });
+            self.cpu.pool.run(pairs, &|pair| tile(pair).whole(finish));
             return;
         }
         // Tasks that are parts of a context differ in length, so there are more of them.
@@ -221,26 +231,20 @@ impl<'a> Inputs<'a> {
             let shared = Shared::new(partials);
             self.cpu.pool.run(pairs * chunks, &|task| {
                 let (pair, chunk) = (task / chunks, task % chunks);
-                let tile = self.tile(spans, tiles, pair);
+                let tile = tile(pair);
                 let each = tile.parts().div_ceil(chunks);
                 // SAFETY: every part of every pair has its own place, and one task.
                 let place = |part: usize| unsafe { shared.slice((pair * parts + part) * stride, stride) };
                 tile.parts_alone(chunk * each..tile.parts().min((chunk + 1) * each), place);
             });
-            let partials: &[f32] = partials;
+            let (partials, level): (&[f32], _) = (partials, self.cpu.usable_level());
             for pair in 0..pairs {
-                let tile = self.tile(spans, tiles, pair);
+                let tile = tile(pair);
                 tile.start(merged);
                 for part in 0..tile.parts() {
-                    merge(
-                        self.cpu.usable_level(),
-                        tile.queries(),
-                        &partials[(pair * parts + part) * stride..],
-                        merged,
-                        dim,
-                    );
+                    merge(level, tile.queries(), &partials[(pair * parts + part) * stride..], merged, dim);
                 }
-                tile.finish(merged, |r, values| finish(&tile, r).copy_from_slice(values));
+                tile.finish(merged, finish);
             }
         });
     }

@@ -1,6 +1,6 @@
-//! One task: some rows of a span with the query heads of one KV head, over all or some parts of the context.
+//! One task: some rows of a span with the query heads of one or some KV heads, over all or some parts of the context.
 //!
-//! A query is a row with a head; all queries of a tile share every reading of K and V.
+//! A query is a row with a head; all queries of a KV head share every reading of its K and V.
 
 use std::ops::Range;
 
@@ -28,7 +28,8 @@ pub(super) struct Tile<'a> {
     /// The first row, counted in the span.
     row: usize,
     rows: usize,
-    head: usize,
+    /// The KV heads.
+    heads: Range<usize>,
     /// Query heads per KV head.
     group: usize,
     dim: usize,
@@ -40,13 +41,13 @@ pub(super) struct Tile<'a> {
     visible: Visible<'a>,
 }
 
-/// Working memory of one part.
+/// Working memory of one part. Queries are ordered by KV head, row and query head.
 struct Buffers<'a> {
     /// `[queries][SCORES]`: scores, then weights.
     scores: &'a mut [f32],
     /// `[queries][stride]`, as the products want them.
     queries: &'a mut [f32],
-    /// The same for the query heads of one row whose sinks are moved.
+    /// The same for the query heads of one row and KV head whose sinks are moved.
     moved: &'a mut [f32],
     /// One widened K or V panel; with pairs, one row of them.
     panel: &'a mut [f32],
@@ -55,17 +56,23 @@ struct Buffers<'a> {
 /// Panels that are read for a part, and those that follow, in that order: hints for prefetching. Nobody may see a block, and
 /// then it may be gone.
 struct Reads {
+    /// The first head's panels; those of the others follow each.
     panels: [Option<*const u8>; 3 * PART_BLOCKS],
+    /// KV heads, and the bytes of a panel.
+    heads: usize,
+    bytes: usize,
     /// How many panels ahead of its use one is brought closer.
     ahead: usize,
 }
 
 impl Reads {
-    const NONE: Reads = Reads { panels: [None; 3 * PART_BLOCKS], ahead: 0 };
+    const NONE: Reads = Reads { panels: [None; 3 * PART_BLOCKS], heads: 1, bytes: 0, ahead: 0 };
 
-    /// What to bring closer while panel `i` is read.
-    fn beside(&self, i: usize) -> Option<*const u8> {
-        self.panels.get(i + self.ahead).copied().flatten()
+    /// What to bring closer while the `i`-th block's panel of the `head`-th head is read.
+    fn beside(&self, i: usize, head: usize) -> Option<*const u8> {
+        let panel = i * self.heads + head + self.ahead;
+        let first = self.panels.get(panel / self.heads).copied().flatten()?;
+        Some(first.wrapping_add(panel % self.heads * self.bytes))
     }
 }
 
@@ -73,7 +80,7 @@ impl Reads {
 type Seen = [[u32; PART_BLOCKS]; TILE_ROWS];
 
 impl<'a> Tile<'a> {
-    pub(super) fn new(inputs: Inputs<'a>, span: &'a AttentionSpan<'a>, row: usize, head: usize) -> Tile<'a> {
+    pub(super) fn new(inputs: Inputs<'a>, span: &'a AttentionSpan<'a>, row: usize, heads: Range<usize>) -> Tile<'a> {
         let kv = inputs.blocks.shape();
         let rows = TILE_ROWS.min(span.rows - row);
         let first = span.first_index + row;
@@ -82,7 +89,7 @@ impl<'a> Tile<'a> {
         let narrow = inputs.blocks.format() == KvFormat::Bf16;
         let packed = narrow && has_pairs(level);
         let pairs = packed || narrow && rows * group <= MOST_DIRECT;
-        Tile { inputs, level, span, row, rows, head, group, dim: kv.head_dim, narrow, pairs, packed, visible }
+        Tile { inputs, level, span, row, rows, heads, group, dim: kv.head_dim, narrow, pairs, packed, visible }
     }
 
     /// Logical index of a row.
@@ -90,13 +97,8 @@ impl<'a> Tile<'a> {
         self.span.first_index + self.row + r
     }
 
-    /// Query heads per row.
-    pub(super) fn group(&self) -> usize {
-        self.group
-    }
-
     pub(super) fn queries(&self) -> usize {
-        self.rows * self.group
+        self.heads.len() * self.rows * self.group
     }
 
     /// Parts of the context that some row may see.
@@ -104,12 +106,17 @@ impl<'a> Tile<'a> {
         self.visible.parts()
     }
 
-    /// Where row `r`'s heads begin in `q` and `out`.
-    pub(super) fn place(&self, r: usize) -> usize {
-        ((self.span.first_row + self.row + r) * self.inputs.shape.heads + self.head * self.group) * self.dim
+    /// Where row `r`'s query heads of a KV head begin in `q` and `out`.
+    fn place(&self, head: usize, r: usize) -> usize {
+        ((self.span.first_row + self.row + r) * self.inputs.shape.heads + head * self.group) * self.dim
     }
 
-    /// All parts, merged. `take(r, values)` gets each row's result, `[group][dim]`.
+    /// Those places for all queries, in their order.
+    fn places(&self) -> impl Iterator<Item = usize> + '_ {
+        self.heads.clone().flat_map(move |head| (0..self.rows).map(move |r| self.place(head, r)))
+    }
+
+    /// All parts, merged. `take(place, values)` gets results, `[query heads of a KV head][dim]`, and where they belong.
     pub(super) fn whole(&self, take: impl FnMut(usize, &[f32])) {
         let results = self.queries() * (self.dim + 2);
         with_scratch(2 * results + self.buffers(), |scratch| {
@@ -143,15 +150,20 @@ impl<'a> Tile<'a> {
         running.as_chunks_mut().0.fill([f32::NEG_INFINITY, UNSEEN]);
     }
 
-    /// Hands out the rows' results.
+    /// Hands out the results.
     pub(super) fn finish(&self, merged: &mut [f32], mut take: impl FnMut(usize, &[f32])) {
         let (values, running) = merged.split_at_mut(self.queries() * self.dim);
         for (query, values) in values.chunks_exact_mut(self.dim).enumerate() {
             divide(self.level, values, running[2 * query + 1]);
         }
-        for (r, values) in values.chunks_exact(self.group * self.dim).enumerate() {
-            take(r, values);
+        for (place, values) in self.places().zip(values.chunks_exact(self.group * self.dim)) {
+            take(place, values);
         }
+    }
+
+    /// The row of a query.
+    fn row_of(&self, query: usize) -> usize {
+        query / self.group % self.rows
     }
 
     /// Length of a prepared query.
@@ -168,11 +180,11 @@ impl<'a> Tile<'a> {
         self.dim * if self.pairs { 1 } else { BLOCK_TOKENS }
     }
 
-    /// Copies the query heads of some rows, as the products want them.
-    fn prepare(&self, q: &[f32], rows: Range<usize>, out: &mut [f32]) {
+    /// Copies the queries at some places, as the products want them.
+    fn prepare(&self, q: &[f32], places: impl Iterator<Item = usize>, out: &mut [f32]) {
         let mut heads = out.chunks_exact_mut(self.stride());
-        for r in rows {
-            let q = q[self.place(r)..][..self.group * self.dim].chunks_exact(self.dim);
+        for place in places {
+            let q = q[place..][..self.group * self.dim].chunks_exact(self.dim);
             for (q, out) in q.zip(heads.by_ref()) {
                 let (values, padding) = out.split_at_mut(self.dim);
                 values.copy_from_slice(q);
@@ -202,11 +214,12 @@ impl<'a> Tile<'a> {
         let following = if n + 1 < self.parts() { self.visible.blocks(n + 1) } else { PartBlocks::default() };
         let parts = [(blocks, Panel::Keys), (blocks, Panel::Values), (following.as_slice(), Panel::Keys)];
         let all = parts.into_iter().flat_map(|(blocks, panel)| blocks.iter().map(move |block| (block, panel)));
-        let mut reads =
-            Reads { ahead: AHEAD_BYTES.div_ceil(self.inputs.blocks.panel_bytes()).min(blocks.len()), ..Reads::NONE };
+        let (heads, bytes) = (self.heads.len(), self.inputs.blocks.panel_bytes());
+        let ahead = AHEAD_BYTES.div_ceil(bytes).min(blocks.len() * heads);
+        let mut reads = Reads { panels: [None; _], heads, bytes, ahead };
         for (read, (block, panel)) in reads.panels.iter_mut().zip(all) {
             let id = self.span.table.get(block.block as usize);
-            *read = id.and_then(|id| self.inputs.blocks.panel_address(*id, self.head, panel));
+            *read = id.and_then(|id| self.inputs.blocks.panel_address(*id, self.heads.start, panel));
         }
         reads
     }
@@ -216,7 +229,7 @@ impl<'a> Tile<'a> {
         let (scores, rest) = scratch.split_at_mut(self.queries() * SCORES);
         let (queries, rest) = rest.split_at_mut(self.queries() * self.stride());
         let (moved, rest) = rest.split_at_mut(self.group * self.stride());
-        self.prepare(self.inputs.q, 0..self.rows, queries);
+        self.prepare(self.inputs.q, self.places(), queries);
         Buffers { scores, queries, moved, panel: &mut rest[..self.panel()] }
     }
 
@@ -233,7 +246,7 @@ impl<'a> Tile<'a> {
         for (query, (weights, total)) in
             buffers.scores.chunks_exact_mut(SCORES).zip(totals.chunks_exact_mut(2)).enumerate()
         {
-            match &seen[query / self.group] {
+            match &seen[self.row_of(query)] {
                 [0, 0, 0, 0, 0, 0, 0, 0] => total.copy_from_slice(&[f32::NEG_INFINITY, UNSEEN]),
                 seen => total.copy_from_slice(&soften(self.level, weights, seen, self.narrow)),
             }
@@ -261,7 +274,7 @@ impl<'a> Tile<'a> {
                     let ([max, sum], [part_max, _]) = (pair(running, query), pair(part, query));
                     for block in blocks.as_slice() {
                         let slot = block.block as usize % PART_BLOCKS;
-                        let lanes = seen[query / self.group][slot];
+                        let lanes = seen[self.row_of(query)][slot];
                         if lanes != 0 {
                             let mass = &mut mass[block.block as usize * BLOCK_TOKENS..];
                             share(self.level, &weights[slot * BLOCK_TOKENS..], lanes, part_max - max, sum, mass);
@@ -281,46 +294,59 @@ impl<'a> Tile<'a> {
 
     /// Scores of the part's blocks, for the rows that see some of a block.
     fn score(&self, (part, reads): (&[LiveBlock], &Reads), seen: &Seen, buffers: &mut Buffers<'_>) {
-        let Inputs { shape, blocks, sink_q, .. } = self.inputs;
         for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
-            let (block, slot) = (block as usize, block as usize % PART_BLOCKS);
             // A live block may have live tokens out of sight only, and then may be gone.
-            let Some(rows) = rows_that_see(&seen[..self.rows], slot) else { continue };
-            let Buffers { scores, queries, moved, panel } = buffers;
-            let id = self.span.table[block];
-            let next = reads.beside(i);
-            if !self.pairs {
-                blocks.load_keys(self.level, id, self.head, panel);
-                self.prefetch(next);
-            }
-            let (first, count) = (rows.start * self.group, rows.len() * self.group);
-            let to = first * SCORES + slot * BLOCK_TOKENS;
-            self.products((id, next), count, &queries[first * self.stride()..], panel, &mut scores[to..]);
-            let sinks = between(block, 0, shape.sinks);
-            if let Some(sink_q) = sink_q.filter(|_| sinks != 0) {
-                for r in rows.clone().filter(|&r| shape.moves_sinks(self.index(r))) {
-                    self.prepare(sink_q, r..r + 1, moved);
-                    for (i, query) in moved.chunks_exact(self.stride()).enumerate() {
-                        let mut sunk = [0.0; BLOCK_TOKENS];
-                        self.products((id, None), 1, query, panel, &mut sunk);
-                        let scores = &mut scores[(r * self.group + i) * SCORES + slot * BLOCK_TOKENS..];
-                        runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&sunk[run]));
-                    }
-                }
-            }
-            if let Some(cap) = shape.softcap {
-                for scores in scores[to..].chunks_mut(SCORES).take(count) {
-                    softcap(self.level, &mut scores[..BLOCK_TOKENS], cap);
-                }
+            let Some(rows) = rows_that_see(&seen[..self.rows], block as usize % PART_BLOCKS) else { continue };
+            for head in 0..self.heads.len() {
+                self.score_block((block as usize, head, reads.beside(i, head)), rows.clone(), seen, buffers);
             }
         }
     }
 
-    /// Scores of `count` prepared queries with a block, whose widened keys are in `panel` unless pairs are read; then the
-    /// panel at `next` is brought closer.
+    /// Scores of some rows with one block's keys of the tile's `head`-th KV head, before the panel at `next`.
+    fn score_block(
+        &self,
+        (block, head, next): (usize, usize, Option<*const u8>),
+        rows: Range<usize>,
+        seen: &Seen,
+        buffers: &mut Buffers<'_>,
+    ) {
+        let Inputs { shape, blocks, sink_q, .. } = self.inputs;
+        let Buffers { scores, queries, moved, panel } = buffers;
+        let (slot, kv_head) = (block % PART_BLOCKS, self.heads.start + head);
+        let at = (self.span.table[block], kv_head);
+        if !self.pairs {
+            blocks.load_keys(self.level, at.0, kv_head, panel);
+            self.prefetch(next);
+        }
+        let first = |r: usize| (head * self.rows + r) * self.group;
+        let count = rows.len() * self.group;
+        let to = first(rows.start) * SCORES + slot * BLOCK_TOKENS;
+        self.products((at, next), count, &queries[first(rows.start) * self.stride()..], panel, &mut scores[to..]);
+        let sinks = between(block, 0, shape.sinks);
+        if let Some(sink_q) = sink_q.filter(|_| sinks != 0) {
+            for r in rows.filter(|&r| shape.moves_sinks(self.index(r))) {
+                self.prepare(sink_q, std::iter::once(self.place(kv_head, r)), moved);
+                for (i, query) in moved.chunks_exact(self.stride()).enumerate() {
+                    let mut sunk = [0.0; BLOCK_TOKENS];
+                    self.products((at, None), 1, query, panel, &mut sunk);
+                    let scores = &mut scores[(first(r) + i) * SCORES + slot * BLOCK_TOKENS..];
+                    runs(sinks & seen[r][slot]).for_each(|run| scores[run.clone()].copy_from_slice(&sunk[run]));
+                }
+            }
+        }
+        if let Some(cap) = shape.softcap {
+            for scores in scores[to..].chunks_mut(SCORES).take(count) {
+                softcap(self.level, &mut scores[..BLOCK_TOKENS], cap);
+            }
+        }
+    }
+
+    /// Scores of `count` prepared queries with a block and KV head, whose widened keys are in `panel` unless pairs are read;
+    /// then the panel at `next` is brought closer.
     fn products(
         &self,
-        (id, next): (u32, Option<*const u8>),
+        ((id, head), next): ((u32, usize), Option<*const u8>),
         count: usize,
         queries: &[f32],
         panel: &[f32],
@@ -328,55 +354,73 @@ impl<'a> Tile<'a> {
     ) {
         let (queries, scale) = ((queries, self.stride()), self.inputs.shape.scale);
         if self.pairs {
-            let keys = self.inputs.blocks.key_pairs(id, self.head);
+            let keys = self.inputs.blocks.key_pairs(id, head);
             pairs::score(self.level, count, queries, (keys, next), scale, scores);
         } else {
             products::score(self.level, count, queries, panel, scale, scores);
         }
     }
 
-    /// Weighs the part's values, for consecutive rows that see the same of a block at a time.
+    /// Weighs the part's values, block by block.
     fn weigh(&self, (part, reads): (&[LiveBlock], &Reads), seen: &Seen, buffers: &mut Buffers<'_>, out: &mut [f32]) {
-        let blocks = self.inputs.blocks;
+        let each = self.rows * self.group;
         for (i, &LiveBlock { block, .. }) in part.iter().enumerate() {
-            let (id, slot) = (self.span.table[block as usize], block as usize % PART_BLOCKS);
-            let next = reads.beside(part.len() + i);
-            if !self.pairs {
-                for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
-                    blocks.load_values(self.level, id, self.head, run, buffers.panel);
-                }
-                self.prefetch(next);
+            let place = (self.span.table[block as usize], block as usize % PART_BLOCKS);
+            for (head, out) in out.chunks_exact_mut(each * self.dim).enumerate() {
+                let next = reads.beside(part.len() + i, head);
+                let Buffers { scores, panel, .. } = &mut *buffers;
+                self.weigh_block(place, (head, next), seen, &scores[head * each * SCORES..], panel, out);
             }
-            let mut r = 0;
-            for alike in seen[..self.rows].chunk_by(|a, b| a[slot] == b[slot]) {
-                let queries = r * self.group..(r + alike.len()) * self.group;
-                r += alike.len();
-                let weights = &buffers.scores[queries.start * SCORES..];
-                let out = &mut out[queries.start * self.dim..queries.end * self.dim];
-                for run in runs(alike[0][slot]) {
-                    let token = slot * BLOCK_TOKENS + run.start;
-                    if self.pairs {
-                        self.weigh_pairs((id, slot, next), run, weights, buffers.panel, out);
-                    } else {
-                        let values = &buffers.panel[run.start * self.dim..run.end * self.dim];
-                        products::weigh(self.level, queries.len(), &weights[token..], values, run.len(), self.dim, out);
-                    }
+        }
+    }
+
+    /// Weighs the values of block `id`, the `slot`-th of its part, of the tile's `head`-th KV head, for consecutive rows that
+    /// see the same of it at a time, before the panel at `next`.
+    fn weigh_block(
+        &self,
+        (id, slot): (u32, usize),
+        (head, next): (usize, Option<*const u8>),
+        seen: &Seen,
+        weights: &[f32],
+        panel: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let (blocks, head) = (self.inputs.blocks, self.heads.start + head);
+        if !self.pairs {
+            for run in runs(seen.iter().fold(0, |all, seen| all | seen[slot])) {
+                blocks.load_values(self.level, id, head, run, panel);
+            }
+            self.prefetch(next);
+        }
+        let mut r = 0;
+        for alike in seen[..self.rows].chunk_by(|a, b| a[slot] == b[slot]) {
+            let queries = r * self.group..(r + alike.len()) * self.group;
+            r += alike.len();
+            let weights = &weights[queries.start * SCORES..];
+            let out = &mut out[queries.start * self.dim..queries.end * self.dim];
+            for run in runs(alike[0][slot]) {
+                let token = slot * BLOCK_TOKENS + run.start;
+                if self.pairs {
+                    self.weigh_pairs(((id, head), slot, next), run, weights, panel, out);
+                } else {
+                    let values = &panel[run.start * self.dim..run.end * self.dim];
+                    products::weigh(self.level, queries.len(), &weights[token..], values, run.len(), self.dim, out);
                 }
             }
         }
     }
 
-    /// Weighs the values of a run of tokens of the block `id`, the `slot`-th of its part, before the panel at `next`.
+    /// Weighs the values of a run of tokens of a block and KV head, the `slot`-th of its part, before the panel at `next`.
     fn weigh_pairs(
         &self,
-        (id, slot, next): (u32, usize, Option<*const u8>),
+        ((id, head), slot, next): ((u32, usize), usize, Option<*const u8>),
         run: Range<usize>,
         weights: &[f32],
         row: &mut [f32],
         out: &mut [f32],
     ) {
         let count = out.len() / self.dim;
-        let values = |rows: Range<usize>| self.inputs.blocks.value_pairs(id, self.head, rows);
+        let values = |rows: Range<usize>| self.inputs.blocks.value_pairs(id, head, rows);
         let weigh = |first: usize, values: &[u32], out: &mut [f32]| {
             let next = next.map(|next| next.wrapping_add(first * self.dim * size_of::<u32>()));
             let first = slot * BLOCK_TOKENS / 2 + first;

@@ -300,11 +300,12 @@ fn panels_lie_where_prefetching_is_told() {
                 let address = |head, panel| blocks.panel_address(block, head, panel).unwrap().addr();
                 for head in 0..kv_heads {
                     let keys = address(head, Panel::Keys);
-                    assert_eq!(keys, address(0, Panel::Keys) + 2 * head * bytes, "{format:?}");
-                    assert_eq!(address(head, Panel::Values), keys + bytes, "{format:?}");
+                    assert_eq!(keys, address(0, Panel::Keys) + head * bytes, "{format:?}");
+                    let values = address(head, Panel::Values);
+                    assert_eq!(values, keys + kv_heads * bytes, "{format:?}");
                     if format == KvFormat::Bf16 {
                         assert_eq!(keys, blocks.key_pairs(block, head).as_ptr().addr());
-                        assert_eq!(keys + bytes, blocks.value_pairs(block, head, 0..16).as_ptr().addr());
+                        assert_eq!(values, blocks.value_pairs(block, head, 0..16).as_ptr().addr());
                     }
                 }
                 let first = blocks.panel_address(block / 2 * 2, 0, Panel::Keys).unwrap().addr();
