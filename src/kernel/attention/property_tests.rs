@@ -1,5 +1,6 @@
 //! Attention of any shape, format and visibility: every level and every cut of the rows gives scalar's bits.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -35,9 +36,16 @@ struct Case {
 fn cases() -> impl Strategy<Value = Case> {
     let kv = (1usize..=3, prop_oneof![1usize..=96, Just(64), Just(32)])
         .prop_map(|(kv_heads, head_dim)| KvShape { kv_heads, head_dim });
-    let sequence = (prop_oneof![0usize..40, 0usize..600], 1usize..=20, 0u64..5)
-        .prop_map(|(first, rows, dropped)| Sequence { first, rows, dropped });
-    let sequences = prop::collection::vec(sequence, 1..=2);
+    let sequence = |rows| {
+        (prop_oneof![0usize..40, 0usize..600], rows, 0u64..5).prop_map(|(first, rows, dropped)| Sequence {
+            first,
+            rows,
+            dropped,
+        })
+    };
+    // Many short ones together take another path than each alone.
+    let short = prop::collection::vec(sequence(1usize..=4), 4..=9);
+    let sequences = prop_oneof![prop::collection::vec(sequence(1usize..=20), 1..=2), short];
     let seen = (prop::option::of(1usize..=300), 0usize..=40, any::<bool>());
     let softcap = prop::option::of(prop::sample::select(vec![0.5f32, 5.0, 50.0]));
     let rest = (1usize..=3, any::<prop::sample::Index>(), 1u64..u64::MAX);
@@ -142,8 +150,8 @@ impl Case {
         Operands { blocks, q, sink_q, placed }
     }
 
-    /// All rows, those of every sequence from its `from(rows)`-th to before its `to(rows)`-th computed.
-    fn run(&self, operands: &Operands, cpu: &Cpu, part: impl Fn(usize) -> std::ops::Range<usize>, out: &mut [f32]) {
+    /// Of the rows of each sequence, which are given with its place, those in `part`.
+    fn run(&self, operands: &Operands, cpu: &Cpu, part: impl Fn(usize, usize) -> Range<usize>, out: &mut [f32]) {
         let shape = AttentionShape {
             heads: self.kv.kv_heads * self.group,
             scale: 0.17,
@@ -151,8 +159,8 @@ impl Case {
             window: self.window,
             sinks: self.sinks,
         };
-        let spans = self.sequences.iter().zip(&operands.placed).filter_map(|(sequence, placed)| {
-            let part = part(sequence.rows);
+        let spans = self.sequences.iter().zip(&operands.placed).enumerate().filter_map(|(s, (sequence, placed))| {
+            let part = part(s, sequence.rows);
             (!part.is_empty()).then(|| AttentionSpan {
                 first_row: placed.first_row + part.start,
                 rows: part.len(),
@@ -182,7 +190,9 @@ proptest! {
         let blank = vec![1.5f32; rows * case.row()];
         let one = Cpu { pool: Arc::new(Pool::new(1).unwrap()), level: KernelLevel::Scalar };
         let mut expected = blank.clone();
-        case.run(&operands, &one, |rows| 0..rows, &mut expected);
+        for alone in 0..case.sequences.len() {
+            case.run(&operands, &one, |s, rows| 0..if s == alone { rows } else { 0 }, &mut expected);
+        }
         for (sequence, placed) in case.sequences.iter().zip(&operands.placed) {
             let after = placed.first_row + sequence.rows;
             let row = after * case.row()..(after + 1) * case.row();
@@ -194,11 +204,11 @@ proptest! {
         for level in KernelLevel::available() {
             let cpu = Cpu { pool: pool.clone(), level };
             let mut out = blank.clone();
-            case.run(&operands, &cpu, |rows| 0..rows, &mut out);
+            case.run(&operands, &cpu, |_, rows| 0..rows, &mut out);
             prop_assert_eq!(bits(&out), &expected[..], "{}", level);
             let mut out = blank.clone();
-            case.run(&operands, &cpu, |rows| 0..case.cut.index(rows), &mut out);
-            case.run(&operands, &cpu, |rows| case.cut.index(rows)..rows, &mut out);
+            case.run(&operands, &cpu, |_, rows| 0..case.cut.index(rows), &mut out);
+            case.run(&operands, &cpu, |_, rows| case.cut.index(rows)..rows, &mut out);
             prop_assert_eq!(bits(&out), &expected[..], "{}, cut in two", level);
         }
     }
