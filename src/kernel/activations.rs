@@ -73,32 +73,58 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Some columns of row `r`, in `made` if they have to be made.
+    /// What row `r` is multiplied with before anything else, which all of its columns decide.
     #[inline(always)]
-    pub(super) fn part<'b>(&self, r: usize, cols: usize, columns: Range<usize>, made: &'b mut [f32]) -> &'b [f32]
+    pub(super) fn scale(&self, r: usize, cols: usize) -> f32 {
+        match *self {
+            Input::Normed { x, eps, .. } => inverse_rms(&x[r * cols..(r + 1) * cols], eps),
+            _ => 1.0,
+        }
+    }
+
+    /// Some columns of some rows with those scales, where they are or made in `made`, and how far apart rows are.
+    #[inline(always)]
+    pub(super) fn rows<'b>(
+        &self,
+        rows: Range<usize>,
+        cols: usize,
+        columns: Range<usize>,
+        scales: &[f32],
+        made: &'b mut [f32],
+    ) -> (&'b [f32], usize)
     where
         'a: 'b,
     {
+        if let Input::Rows(x) = *self {
+            return (&x[rows.start * cols + columns.start..rows.end * cols], cols);
+        }
+        let apart = columns.len();
+        for (r, made) in rows.clone().zip(made.chunks_exact_mut(apart)) {
+            self.make(r, cols, columns.clone(), scales[r - rows.start], made);
+        }
+        (made, apart)
+    }
+
+    /// Some columns of row `r`, whose scale is given, to `out`.
+    #[inline(always)]
+    fn make(&self, r: usize, cols: usize, columns: Range<usize>, scale: f32, out: &mut [f32]) {
         let range = r * cols + columns.start..r * cols + columns.end;
-        let made = &mut made[..columns.len()];
         match *self {
-            Input::Rows(x) => return &x[range],
-            Input::Normed { x, weight, eps } => {
-                let scale = inverse_rms(&x[r * cols..(r + 1) * cols], eps);
-                for ((made, x), w) in made.iter_mut().zip(&x[range]).zip(&weight[columns]) {
-                    *made = x * scale * w;
+            Input::Rows(x) => out.copy_from_slice(&x[range]),
+            Input::Normed { x, weight, .. } => {
+                for ((out, x), w) in out.iter_mut().zip(&x[range]).zip(&weight[columns]) {
+                    *out = x * scale * w;
                 }
             }
             Input::Gated { activation, gate, up } => {
                 // Two loops: the choice must not be made per value.
-                let values = made.iter_mut().zip(gate[range.clone()].iter().zip(&up[range]));
+                let values = out.iter_mut().zip(gate[range.clone()].iter().zip(&up[range]));
                 match activation {
-                    Activation::Silu => values.for_each(|(made, (g, u))| *made = Activation::Silu.gate(*g, *u)),
-                    Activation::GeluTanh => values.for_each(|(made, (g, u))| *made = Activation::GeluTanh.gate(*g, *u)),
+                    Activation::Silu => values.for_each(|(out, (g, u))| *out = Activation::Silu.gate(*g, *u)),
+                    Activation::GeluTanh => values.for_each(|(out, (g, u))| *out = Activation::GeluTanh.gate(*g, *u)),
                 }
             }
         }
-        made
     }
 
     /// All rows, `[rows][cols]`, written to `out`.
@@ -115,10 +141,7 @@ impl<'a> Input<'a> {
 leveled! {
     fn write_rows(input: &Input<'_>, first: usize, cols: usize, out: &mut [f32]) {
         for (r, out) in out.chunks_exact_mut(cols).enumerate() {
-            match input {
-                Input::Rows(x) => out.copy_from_slice(&x[(first + r) * cols..(first + r + 1) * cols]),
-                made => _ = made.part(first + r, cols, 0..cols, out),
-            }
+            input.make(first + r, cols, 0..cols, input.scale(first + r, cols), out);
         }
     }
 }

@@ -7,13 +7,15 @@ use std::ops::Range;
 use super::activations::{group_width, Input, GROUP};
 use super::isa::{Cpu, KernelLevel};
 use super::lanes::pairs::round_bf16;
-use super::lanes::{round_codes, with_lanes, Kernel, Lanes};
+use super::lanes::{round_codes, with_lanes, Kernel, Lanes, RowCodes};
 use super::memory::{with_scratch, Shared};
 
 /// Values that a task prepares at least.
 const TASK_VALUES: usize = 4096;
 /// Blocks whose largest magnitude is below this count as zero: their scale's reciprocal could overflow.
-const SMALLEST: f32 = 1.0e-30;
+pub(super) const SMALLEST: f32 = 1.0e-30;
+/// Columns of a group that are made at a time.
+const COLUMNS: usize = 256;
 
 /// One input on its way into the forms of [`Activations`](super::activations::Activations), whose buffers these are.
 pub(super) struct Job<'a> {
@@ -66,6 +68,10 @@ trait Round {
     /// # Safety
     /// The machine has the instruction set.
     unsafe fn round(x: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]);
+
+    /// # Safety
+    /// As [`Lanes::quantize_rows`].
+    unsafe fn rows(x: *const f32, apart: usize, codes: *mut i32) -> Option<RowCodes>;
 }
 
 /// Without an instruction set.
@@ -76,6 +82,10 @@ impl Round for Plain {
     unsafe fn round(x: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]) {
         round_codes(x, factor)
     }
+    #[inline(always)]
+    unsafe fn rows(_x: *const f32, _apart: usize, _codes: *mut i32) -> Option<RowCodes> {
+        None
+    }
 }
 
 impl<V: Lanes> Round for V {
@@ -83,6 +93,11 @@ impl<V: Lanes> Round for V {
     unsafe fn round(x: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2]) {
         // SAFETY: the caller's promise.
         unsafe { V::round_codes(x, factor) }
+    }
+    #[inline(always)]
+    unsafe fn rows(x: *const f32, apart: usize, codes: *mut i32) -> Option<RowCodes> {
+        // SAFETY: the caller's promise.
+        unsafe { V::quantize_rows(x, apart, codes) }
     }
 }
 
@@ -104,7 +119,7 @@ impl Job<'_> {
         let units = groups * parts;
         let per_task = units.div_ceil(aim).max(1);
         cpu.pool.run(units.div_ceil(per_task), &|task| {
-            with_scratch(columns, |made| {
+            with_scratch(GROUP * COLUMNS, |made| {
                 for unit in task * per_task..units.min((task + 1) * per_task) {
                     let first = unit % parts * columns;
                     let columns = first..self.cols.min(first + columns);
@@ -120,21 +135,56 @@ impl Job<'_> {
     /// The buffers have room for all rows, and no other thread touches this part.
     #[inline(always)]
     unsafe fn part<R: Round>(&self, group: usize, columns: Range<usize>, made: &mut [f32]) {
-        let (rows, cols) = (self.rows, self.cols);
         let first = group * GROUP;
-        let width = group_width(rows, group);
-        let start = columns.start;
-        for c in 0..width {
-            let row = self.input.part(first + c, cols, columns.clone(), made);
-            if let Some(codes) = self.codes {
-                for (b, block) in row.as_chunks::<32>().0.iter().enumerate() {
-                    // SAFETY: block and column are inside this group's part of every buffer.
-                    unsafe {
-                        let quantized = quantize::<R>(block);
-                        self.block(codes, first * (cols / 32), width, c, start / 32 + b, quantized);
+        let width = group_width(self.rows, group);
+        let mut scales = [0f32; GROUP];
+        for (c, scale) in scales[..width].iter_mut().enumerate() {
+            *scale = self.input.scale(first + c, self.cols);
+        }
+        for start in columns.clone().step_by(COLUMNS) {
+            let some = start..columns.end.min(start + COLUMNS);
+            let rows = self.input.rows(first..first + width, self.cols, some.clone(), &scales, made);
+            // SAFETY: the caller's promise; `rows` are these columns.
+            unsafe { self.forms::<R>((first, width), some, rows) };
+        }
+    }
+
+    /// Writes the forms of some columns of a group of `width` rows from `first` on. The rows are some values apart.
+    ///
+    /// # Safety
+    /// As [`part`](Self::part).
+    #[inline(always)]
+    unsafe fn forms<R: Round>(
+        &self,
+        (first, width): (usize, usize),
+        columns: Range<usize>,
+        (rows, apart): (&[f32], usize),
+    ) {
+        let cols = self.cols;
+        if let Some(codes) = self.codes {
+            for (b, from) in (0..columns.len()).step_by(32).enumerate() {
+                let at = Place { first: first * (cols / 32), width, block: columns.start / 32 + b };
+                let to = codes.get().wrapping_add((at.first + at.block * width) * 8);
+                // SAFETY: block and columns are inside this group's part of every buffer; `rows` has whole blocks.
+                unsafe {
+                    let quantized = if width == GROUP { R::rows(rows[from..].as_ptr(), apart, to) } else { None };
+                    if let Some((scales, sums)) = quantized {
+                        self.factors(at, 0, scales, sums);
+                        continue;
+                    }
+                    for c in 0..width {
+                        let Some(block) = rows[c * apart + from..].first_chunk() else { continue };
+                        let (words, scale, [low, high]) = quantize::<R>(block);
+                        for (u, word) in words.into_iter().enumerate() {
+                            *to.add(u * width + c) = word;
+                        }
+                        self.factors(at, c, [scale], [[low], [high]]);
                     }
                 }
             }
+        }
+        for c in 0..width {
+            let (row, start) = (&rows[c * apart..][..columns.len()], columns.start);
             if let Some(values) = self.values {
                 for (k, value) in (start..).zip(row) {
                     // SAFETY: as above.
@@ -158,36 +208,55 @@ impl Job<'_> {
         }
     }
 
+    /// Writes what goes with the codes of a block, for `N` rows from `c` on.
+    ///
     /// # Safety
     /// As [`part`](Self::part).
     #[inline(always)]
-    unsafe fn block(&self, codes: Shared<i32>, at: usize, width: usize, c: usize, b: usize, quantized: Quantized) {
-        let (words, scale, sums) = quantized;
+    unsafe fn factors<const N: usize>(&self, at: Place, c: usize, scales: [f32; N], sums: [[i32; N]; 2]) {
+        let whole = at.first + at.block * at.width + c;
+        let half = |sub: usize| 2 * at.first + (2 * at.block + sub) * at.width + c;
         // SAFETY: the caller's promise.
         unsafe {
-            for (u, word) in words.into_iter().enumerate() {
-                *codes.get().add(at * 8 + (b * 8 + u) * width + c) = word;
+            for (i, scale) in scales.into_iter().enumerate() {
+                *self.scales.get().add(whole + i) = scale;
             }
-            *self.scales.get().add(at + b * width + c) = scale;
             if let Some(out) = self.sums[0] {
-                *out.get().add(at + b * width + c) = scale * (sums[0] + sums[1]) as f32;
+                for i in 0..N {
+                    *out.get().add(whole + i) = scales[i] * (sums[0][i] + sums[1][i]) as f32;
+                }
             }
             if let Some(out) = self.sums[1] {
-                for (sub, sum) in sums.into_iter().enumerate() {
-                    *out.get().add(at * 2 + (b * 2 + sub) * width + c) = scale * sum as f32;
+                for (sub, sums) in sums.into_iter().enumerate() {
+                    for i in 0..N {
+                        *out.get().add(half(sub) + i) = scales[i] * sums[i] as f32;
+                    }
                 }
             }
             for &(offset, subs, out) in &self.starts {
                 if subs == 1 {
-                    *out.get().add(at + b * width + c) = -offset * (sums[0] + sums[1]);
+                    for i in 0..N {
+                        *out.get().add(whole + i) = -offset * (sums[0][i] + sums[1][i]);
+                    }
                 } else {
-                    for (sub, sum) in sums.into_iter().enumerate() {
-                        *out.get().add(at * 2 + (b * 2 + sub) * width + c) = -offset * sum;
+                    for (sub, sums) in sums.into_iter().enumerate() {
+                        for i in 0..N {
+                            *out.get().add(half(sub) + i) = -offset * sums[i];
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// A block of 32 columns of a group, in the buffers of factors.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Blocks of the rows before the group.
+    first: usize,
+    width: usize,
+    block: usize,
 }
 
 /// Codes of 32 values, four to a word; their scale; the sums of both halves.

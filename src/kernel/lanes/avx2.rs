@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{Kernel, Lanes};
+use super::{x86_codes, Kernel, Lanes, RowCodes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<D: DotProduct>(PhantomData<D>);
@@ -254,6 +254,12 @@ impl<D: DotProduct> Lanes for Avx2<D> {
             let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
             (words, [_mm_cvtsi128_si32(sums), _mm_extract_epi32::<1>(sums)])
         }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_rows(x: *const f32, apart: usize, codes: *mut i32) -> Option<RowCodes> {
+        // SAFETY: passed on.
+        unsafe { x86_codes::avx2(x, apart, codes) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use super::{each_column, Kernel, Lanes};
+use super::{each_column, x86_codes, Kernel, Lanes, RowCodes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
@@ -185,11 +185,21 @@ impl Lanes for Avx512 {
             // No closures, which would lose the instruction set where they are not inlined.
             let first = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr()), factor));
             let second = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr().add(16)), factor));
+            let bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(second), _mm512_cvtepi32_epi8(first));
             let mut words = [0i32; 8];
-            _mm_storeu_si128(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(first));
-            _mm_storeu_si128(words.as_mut_ptr().add(4).cast(), _mm512_cvtepi32_epi8(second));
-            (words, [_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)])
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
+            // A word's sum per lane, then that of each half's four.
+            let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+            let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
+            let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b10_11_00_01>(sums));
+            (words, [_mm256_cvtsi256_si32(sums), _mm256_extract_epi32::<4>(sums)])
         }
+    }
+
+    #[inline(always)]
+    unsafe fn quantize_rows(x: *const f32, apart: usize, codes: *mut i32) -> Option<RowCodes> {
+        // SAFETY: passed on.
+        unsafe { x86_codes::avx512(x, apart, codes) }
     }
 
     #[inline(always)]

@@ -23,6 +23,8 @@ pub(crate) mod pairs;
 mod portable;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86_codes;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
@@ -112,6 +114,17 @@ pub(crate) trait Lanes: Copy + 'static {
         round_codes(values, factor)
     }
 
+    /// Quantizes 32 columns of eight rows, `apart` values apart: their codes go to `codes`, `[8 words][8 rows]`, four codes to a
+    /// word; returned are the scales, and the rows' sums of the first 16 columns and of the others, all as `prepare::quantize`
+    /// has them row by row. `None`, and nothing is written, where a value is not finite, or at levels that have no such way.
+    ///
+    /// # Safety
+    /// `x` has the rows, and `codes` room for 64 words.
+    #[inline(always)]
+    unsafe fn quantize_rows(_x: *const f32, _apart: usize, _codes: *mut i32) -> Option<RowCodes> {
+        None
+    }
+
     /// Dot products of `8 / SUBS` units of unsigned codes below 2^`BITS` with `W` of `C` columns of signed codes in
     /// -127..=127: lane r of column c is start c + Σ over units u and b < 4 of byte 4r + b of unit u, times byte b
     /// of word u · C + c. `W` is at most [`DOT_COLUMNS`](Lanes::DOT_COLUMNS); where that and the columns of
@@ -155,6 +168,9 @@ pub(crate) trait Lanes: Copy + 'static {
         }
     }
 }
+
+/// Scales of eight rows, and sums of either half of their codes.
+pub(crate) type RowCodes = ([f32; 8], [[i32; 8]; 2]);
 
 /// What [`Lanes::round_codes`] computes.
 #[inline(always)]

@@ -1,7 +1,8 @@
 //! Every operation of every instruction set that runs here against the portable lanes, bit for bit.
 
-use super::{each_part, Kernel, Lanes, Portable};
+use super::{each_part, round_codes, Kernel, Lanes, Portable};
 use crate::kernel::KernelLevel;
+use crate::testing::normal;
 
 #[repr(C, align(64))]
 struct Units([u8; 512]);
@@ -248,6 +249,70 @@ fn codes_are_rounded_as_by_the_portable_lanes() {
     assert_eq!(codes[..1], [u32::from_le_bytes([-127i8, -120, -112, -103].map(|code| code as u8))]);
     assert_eq!(codes[3], u32::from_le_bytes([-29i8, -21, -12, -4].map(|code| code as u8)));
     assert_eq!(codes[8] as i32, -1057);
+}
+
+/// What [`Lanes::quantize_rows`] gives where it gives something, else what is computed row by row.
+///
+/// # Safety
+/// The machine has the instruction set.
+unsafe fn row_codes<V: Lanes>() -> Vec<u32> {
+    /// Rows beside each other, with a gap.
+    const APART: usize = 37;
+    struct Rows<'a>(&'a [f32], &'a mut Vec<u32>);
+    impl<V: Lanes> Kernel<V> for Rows<'_> {
+        /// # Safety
+        /// The machine has the instruction set.
+        #[inline(always)]
+        unsafe fn run(self) {
+            let Rows(x, results) = self;
+            let mut codes = [7i32; 64];
+            // SAFETY: `x` has eight rows so far apart; the rest is the caller's promise.
+            let quantized = unsafe { V::quantize_rows(x.as_ptr(), APART, codes.as_mut_ptr()) };
+            let (scales, sums) = quantized.unwrap_or_else(|| {
+                assert_eq!(codes, [7; 64], "nothing is written");
+                let mut out = ([0f32; 8], [[0i32; 8]; 2]);
+                for row in 0..8 {
+                    let x: &[f32; 32] = x[row * APART..].first_chunk().unwrap();
+                    let largest = x.iter().fold(0f32, |most, x| if x.is_finite() { most.max(x.abs()) } else { *x });
+                    let mut words = ([0i32; 8], [0i32; 2]);
+                    if !largest.is_finite() {
+                        out.0[row] = f32::NAN;
+                    } else if largest >= 1e-30 {
+                        (out.0[row], words) = (largest / 127.0, round_codes(x, 127.0 / largest));
+                    }
+                    (0..8).for_each(|u| codes[u * 8 + row] = words.0[u]);
+                    (0..2).for_each(|half| out.1[half][row] = words.1[half]);
+                }
+                out
+            });
+            results.extend(scales.map(f32::to_bits));
+            results.extend(codes.into_iter().chain(sums.into_iter().flatten()).map(|word| word as u32));
+        }
+    }
+    let mut x: Vec<f32> = normal(5, "rows", 7 * APART + 32);
+    // Ties, the borders of what counts as zero, subnormal and huge numbers, zeros, a largest that is negative.
+    (0..32).for_each(|i| x[i] = (i as f32 - 16.0) * 0.5 + 127.0 * (i == 3) as u8 as f32);
+    x[APART..][..32].fill(1e-31);
+    x[2 * APART..][..32].fill(1.0e-30);
+    x[3 * APART..][..32].fill(-1e-40);
+    x[4 * APART..][..32].fill(0.0);
+    x[5 * APART..][..32].iter_mut().for_each(|x| *x *= 1e38);
+    x[6 * APART + 31] = -300.0;
+    let mut results = Vec::new();
+    for broken in
+        [None, Some((0, f32::INFINITY)), Some((7 * APART + 31, f32::NAN)), Some((APART + 5, f32::NEG_INFINITY))]
+    {
+        let mut x = x.clone();
+        broken.into_iter().for_each(|(at, value)| x[at] = value);
+        // SAFETY: the caller's promise.
+        unsafe { V::enter(Rows(&x, &mut results)) };
+    }
+    results
+}
+
+#[test]
+fn eight_rows_are_quantized_as_one_by_one() {
+    compare!(row_codes);
 }
 
 #[test]
