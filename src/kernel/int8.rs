@@ -183,11 +183,11 @@ impl<V: Lanes, F: Format> Kernel<V> for Unpack<F> {
 }
 
 /// Unpacked blocks of some panels, and what they are multiplied with.
-pub(crate) struct Unpacked {
+pub(crate) struct Unpacked<'a> {
     /// The panels' blocks, one panel behind the other.
     pub(crate) units: *const u8,
     pub(crate) blocks: Range<usize>,
-    pub(crate) operands: Operands,
+    pub(crate) operands: &'a Operands,
     /// The sums of the blocks before, `[C][P][16]`; null where these are the first.
     pub(crate) sums: *const f32,
     /// Where the packed blocks of each panel lie that come next, brought closer meanwhile.
@@ -199,7 +199,7 @@ pub(crate) struct Unpacked {
 /// Some unpacked blocks of `P` panels times `C` columns.
 pub(crate) struct Tile<'a, const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
     /// Not by value, as above.
-    pub(crate) from: &'a Unpacked,
+    pub(crate) from: &'a Unpacked<'a>,
     /// Column c's `16 * P` sums go to `out + c * stride`, which may be the place where they were; or are added to what is
     /// there.
     pub(crate) out: *mut f32,

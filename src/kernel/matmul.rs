@@ -397,6 +397,7 @@ unsafe fn all_rows<V: Lanes, F: Format>(
     let (then, after) = if is_last { (panels.end, 0) } else { (panels.start, part.end / F::BLOCKS * F::BYTES) };
     let lines = (part.len().div_ceil(F::BLOCKS) * F::BYTES).div_ceil(64 * part.len() * groups.min(8));
     for group in 0..groups {
+        let operands = &job.acts.operands(layout, group);
         for index in panels.clone().step_by(V::TILE.0) {
             let i = index - panels.start;
             let count = V::TILE.0.min(panels.end - index);
@@ -409,7 +410,7 @@ unsafe fn all_rows<V: Lanes, F: Format>(
             let from = Unpacked {
                 units: unpacked.wrapping_add(i * part.len() * unpacked_bytes(F::SUBS, F::HAS_MIN)),
                 blocks: part.clone(),
-                operands: job.acts.operands(layout, group),
+                operands,
                 sums: if part.start == 0 { std::ptr::null() } else { sums.cast_const() },
                 next,
                 next_lines: if group < 8 { lines } else { 0 },
@@ -436,7 +437,7 @@ type To = (*mut f32, usize, bool);
 ///
 /// # Safety
 /// As [`Tile`].
-unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked, (panels, columns): (usize, usize), to: To) {
+unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked<'_>, (panels, columns): (usize, usize), to: To) {
     // SAFETY: passed on.
     unsafe {
         with_columns!(columns, C => match panels {
@@ -450,7 +451,10 @@ unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked, (panels, columns): (usi
 ///
 /// # Safety
 /// As [`Tile`].
-unsafe fn multiply_by<V: Lanes, F: Format, const P: usize, const C: usize>(from: &Unpacked, (out, stride, add): To) {
+unsafe fn multiply_by<V: Lanes, F: Format, const P: usize, const C: usize>(
+    from: &Unpacked<'_>,
+    (out, stride, add): To,
+) {
     macro_rules! tile {
         ($subs:literal, $min:literal, $bits:literal) => {
             // Without so many panels at a time, their code is not even made.
