@@ -83,6 +83,16 @@ pub(crate) struct FloatTile<const C: usize> {
     pub(crate) sums: *mut f32,
 }
 
+/// How many of `all` columns from `first` on are taken at once.
+const fn columns(most: usize, all: usize, first: usize) -> usize {
+    let rest = all.saturating_sub(first);
+    if rest < most {
+        rest
+    } else {
+        most
+    }
+}
+
 /// Columns `FIRST..` of a tile, as many as registers hold.
 ///
 /// # Safety
@@ -91,17 +101,16 @@ pub(crate) struct FloatTile<const C: usize> {
 unsafe fn part<V: Lanes, const C: usize, const FIRST: usize>(tile: &FloatTile<C>) {
     // SAFETY: the caller's promise.
     unsafe {
-        let columns = V::FLOAT_COLUMNS.min(C.saturating_sub(FIRST));
         let mut sums = [V::splat_f(0.0); 8];
-        each_column!(columns, COLUMN => { sums[COLUMN] = V::load_f(tile.sums.add((FIRST + COLUMN) * PANEL)); });
+        each_column!(columns(V::FLOAT_COLUMNS, C, FIRST), COLUMN => { sums[COLUMN] = V::load_f(tile.sums.add((FIRST + COLUMN) * PANEL)); });
         for k in 0..tile.count {
             let weight = V::load_f(tile.weights.add(k * PANEL));
             let values = tile.values.add(k * C + FIRST);
-            each_column!(columns, COLUMN => {
+            each_column!(columns(V::FLOAT_COLUMNS, C, FIRST), COLUMN => {
                 sums[COLUMN] = V::fma(weight, V::splat_f(*values.add(COLUMN)), sums[COLUMN]);
             });
         }
-        each_column!(columns, COLUMN => { V::store_f(tile.sums.add((FIRST + COLUMN) * PANEL), sums[COLUMN]); });
+        each_column!(columns(V::FLOAT_COLUMNS, C, FIRST), COLUMN => { V::store_f(tile.sums.add((FIRST + COLUMN) * PANEL), sums[COLUMN]); });
     }
 }
 

@@ -157,7 +157,7 @@ impl Peak<'_> {
                         }
                     }};
                 }
-                each_part!(V::TILE.1.min(V::DOT_COLUMNS), COLUMNS, part);
+                each_part!(if V::TILE.1 < V::DOT_COLUMNS { V::TILE.1 } else { V::DOT_COLUMNS }, COLUMNS, part);
             }
             let mut out = [0u8; 64];
             for all in all {

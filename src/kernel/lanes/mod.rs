@@ -190,16 +190,16 @@ pub(crate) fn round_codes(values: &[f32; 32], factor: f32) -> ([i32; 8], [i32; 2
 }
 
 /// Repeats a body for the columns 0..8 that exist, with the column as a constant: accumulators indexed by it
-/// stay in registers whatever the loop unroller decides.
+/// stay in registers whatever the loop unroller decides. The others are not even made, also where nothing is optimized.
 macro_rules! each_column {
     ($columns:expr, $c:ident => $body:block) => {
         each_column!(@ $columns, $c, $body, 0 1 2 3 4 5 6 7)
     };
     (@ $columns:expr, $c:ident, $body:block, $($index:literal)*) => {
-        $( if $index < $columns {
+        $( if const { $index < $columns } {
             const $c: usize = $index;
             // The bodies of columns that do not exist are never run.
-            #[allow(clippy::out_of_bounds_indexing, clippy::unnecessary_min_or_max)]
+            #[allow(unconditional_panic, clippy::out_of_bounds_indexing, clippy::unnecessary_min_or_max)]
             $body
         } )*
     };
@@ -210,14 +210,14 @@ pub(crate) use each_column;
 /// constant.
 macro_rules! each_part {
     ($most:expr, $columns:ident, $part:ident) => {
-        if $columns <= $most {
+        if const { $columns <= $most } {
             $part!($columns, 0);
         } else {
             // A loop, so that one part's sums are out of the registers before the next one's are needed.
             for first in (0..$columns / 4 * 4).step_by(4) {
                 $part!(4, first);
             }
-            match $columns % 4 {
+            match const { $columns % 4 } {
                 1 => $part!(1, $columns - 1),
                 2 => $part!(2, $columns - 2),
                 3 => $part!(3, $columns - 3),
