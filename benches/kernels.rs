@@ -40,7 +40,7 @@ criterion_main!(benches);
 fn all(criterion: &mut Criterion) {
     let threads = candlewick::kernel::usable_cores();
     let cpu = Cpu::new(threads).expect("threads start");
-    println!("kernels: {}, {threads} threads", cpu.level);
+    println!("kernels: {}, {threads} threads", cpu.level.detail());
     products::bench(criterion, &cpu);
     attention::bench(criterion, &cpu);
     rows::bench(criterion, &cpu);

@@ -68,20 +68,24 @@ fn bench(args: &Args) -> Result {
             rates.push(test.counted_tokens() as f64 / time.max(f64::MIN_POSITIVE));
         }
         let (mean, deviation) = mean_and_deviation(&rates);
-        let kernel = engine.kernel_level().detail();
+        let (kernel, threads) = (engine.kernel_level().detail(), engine.pool().threads());
         if args.switch("json") {
             print_json(&json!({
                 "test": name,
                 "tokens_per_second": mean,
                 "stddev": deviation,
                 "kernel": kernel,
+                "threads": threads,
                 "peak_rss_bytes": peak_rss_bytes(),
                 "load_s": load.as_secs_f64(),
                 "decode_bytes": work.decode_bytes,
                 "macs_per_prompt_token": work.macs_per_prompt_token,
             }))?;
         } else {
-            writeln!(io::stdout(), "{name:<16} {mean:>10.2} ± {deviation:.2} tokens/s  ({kernel})")?;
+            writeln!(
+                io::stdout(),
+                "{name:<16} {mean:>10.2} ± {deviation:.2} tokens/s  ({kernel}, threads: {threads})"
+            )?;
         }
     }
     // Last: its buffers must not count in the tests' peak of memory.
@@ -112,12 +116,12 @@ impl Work {
 
 fn report_ceilings(args: &Args, engine: &Engine) -> Result {
     let cpu = Cpu { pool: engine.pool(), level: engine.kernel_level() };
-    for Ceiling { name, value, unit } in measure(&cpu) {
+    for ceiling in measure(&cpu) {
+        let Ceiling { name, value, unit } = ceiling;
         if args.switch("json") {
             print_json(&json!({ "test": name, unit: value, "kernel": cpu.level.detail() }))?;
         } else {
-            let value = value.map_or("-".to_string(), |value| format!("{value:.3e}"));
-            writeln!(io::stdout(), "{name:<16} {value:>10} {}", unit.replace('_', " "))?;
+            writeln!(io::stdout(), "{name:<16} {:>10}", ceiling.text())?;
         }
     }
     Ok(())

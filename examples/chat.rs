@@ -8,13 +8,15 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use candlewick::sample::SamplingParams;
-use candlewick::{Engine, Message, Request};
+use candlewick::{Engine, Message, Request, RequestError};
 use support::args::Args;
 use support::engine::{build, figures, open_source, stream, Needs};
-use support::{commands, fetch, one_line, sampling, Result};
+use support::{commands, fetch, one_line, sampling, Failure, Result};
 
 /// The longest prompt that is read from a pipe, in bytes; far beyond any model's context.
 const MAX_PIPE: u64 = 16 << 20;
+
+const NO_PROMPT: &str = "there is no prompt: give one as an argument or on stdin";
 
 fn main() -> ExitCode {
     support::run(&commands::CHAT, chat)
@@ -37,6 +39,7 @@ fn chat(args: &Args) -> Result {
     };
     // A prompt argument wins: stdin is then left alone.
     let prompt = match args.positionals.first() {
+        Some(prompt) if prompt.is_empty() => return Err(NO_PROMPT.into()),
         Some(prompt) => Some(prompt.clone()),
         None if io::stdin().is_terminal() => None,
         None => Some(piped_prompt()?),
@@ -54,6 +57,17 @@ fn chat(args: &Args) -> Result {
     }
 }
 
+/// With what to do about a model that was not made for chats.
+fn hinted(error: Failure) -> Failure {
+    match error.downcast_ref() {
+        Some(candlewick::Error::Request(RequestError::MissingChatTemplate)) => {
+            format!("{}. The example `generate --raw` continues a text with this model", one_line(error.as_ref()))
+                .into()
+        }
+        _ => error,
+    }
+}
+
 fn piped_prompt() -> Result<String> {
     let mut bytes = Vec::new();
     io::stdin().lock().take(MAX_PIPE + 1).read_to_end(&mut bytes)?;
@@ -63,7 +77,7 @@ fn piped_prompt() -> Result<String> {
     let text = String::from_utf8(bytes).map_err(|_| "the prompt on stdin is not valid UTF-8")?;
     let prompt = text.trim_end_matches(['\r', '\n']);
     if prompt.is_empty() {
-        return Err("there is no prompt: give one as an argument or on stdin".into());
+        return Err(NO_PROMPT.into());
     }
     Ok(prompt.to_string())
 }
@@ -110,7 +124,7 @@ impl Style {
             request = request.seed(seed);
         }
         let mut out = io::stdout().lock();
-        let output = stream(engine, request, &mut out)?;
+        let output = stream(engine, request, &mut out).map_err(hinted)?;
         writeln!(out)?;
         eprintln!("{}", figures(&output.usage));
         Ok(output.text)

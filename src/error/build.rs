@@ -30,6 +30,7 @@ pub enum BuildError {
         /// Threads asked for.
         threads: usize,
         /// What the system said.
+        #[source]
         error: std::io::Error,
     },
     /// A quantization rule that cannot be read, or that applies to no weight of the model.

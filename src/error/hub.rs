@@ -93,6 +93,7 @@ pub enum HubErrorKind {
         /// The cache directory.
         cache: PathBuf,
         /// What the system said.
+        #[source]
         error: std::io::Error,
     },
 }

@@ -12,6 +12,7 @@ pub enum SourceError {
         /// The file.
         path: PathBuf,
         /// What the system said.
+        #[source]
         error: std::io::Error,
     },
     /// The path leads to something else than a regular file.

@@ -30,7 +30,7 @@ pub enum Precision {
     F32,
 }
 
-/// What a product's input is made from, row by row, on the way into its forms.
+/// What a product's input is made from on the way into its forms.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// `[rows][cols]` as they are.
@@ -240,8 +240,8 @@ impl Activations {
         self.prepare_input(cpu, &Input::Rows(x), rows, cols, weights, precision);
     }
 
-    /// Takes an input of `rows` rows and `cols` columns, made row by row, and computes the forms that `weights` need at
-    /// `precision`. One dispatch; a row that has to be made never leaves the cache.
+    /// Takes an input of `rows` rows and `cols` columns, which may have to be made, and computes the forms that `weights`
+    /// need at `precision`. One dispatch; what is made never leaves the cache.
     ///
     /// Each row's codes depend on that row alone: per 32 values the scale is amax / 127 and a code is
     /// x · (127 / amax), rounded to nearest, ties to even. Blocks with amax below 1e-30 count as zero.

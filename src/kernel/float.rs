@@ -122,7 +122,7 @@ impl<V: Lanes, const C: usize> Kernel<V> for FloatTile<C> {
         // SAFETY: passed on.
         unsafe {
             part::<V, C, 0>(&self);
-            if C > V::FLOAT_COLUMNS {
+            if const { C > V::FLOAT_COLUMNS } {
                 part::<V, C, 4>(&self);
             }
         }

@@ -312,7 +312,7 @@ fn int8<V: Lanes, F: Format>(job: &Job<'_>, panels: Range<usize>) {
     let blocks = job.weights.cols() / 32;
     let groups = job.acts.rows().div_ceil(GROUP);
     // Without any, their code is not even made.
-    if V::DIRECT_ROWS > 0 && job.acts.rows() <= V::DIRECT_ROWS {
+    if const { V::DIRECT_ROWS > 0 } && job.acts.rows() <= V::DIRECT_ROWS {
         for index in panels {
             let panel = job.weights.panel(index).as_ptr();
             for group in 0..groups {
@@ -458,7 +458,7 @@ unsafe fn multiply_by<V: Lanes, F: Format, const P: usize, const C: usize>(
     macro_rules! tile {
         ($subs:literal, $min:literal, $bits:literal) => {
             // Without so many panels at a time, their code is not even made.
-            if P <= V::TILE.0 {
+            if const { P <= V::TILE.0 } {
                 // SAFETY: passed on.
                 unsafe { V::enter(Tile::<P, C, $subs, $min, $bits> { from, out, stride, add }) }
             }

@@ -175,7 +175,7 @@ impl<V: Lanes> Kernel<V> for Peak<'_> {
     unsafe fn run(self) {
         // SAFETY: passed on.
         unsafe {
-            if V::TILE.0 == 2 {
+            if const { V::TILE.0 == 2 } {
                 self.panels::<V, 2>();
             } else {
                 self.panels::<V, 1>();

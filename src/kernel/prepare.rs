@@ -7,13 +7,11 @@ use std::ops::Range;
 use super::activations::{group_width, Input, GROUP};
 use super::isa::{Cpu, KernelLevel};
 use super::lanes::pairs::round_bf16;
-use super::lanes::{round_codes, with_lanes, Kernel, Lanes, RowCodes};
+use super::lanes::{round_codes, with_lanes, Kernel, Lanes, RowCodes, SMALLEST};
 use super::memory::{with_scratch, Shared};
 
 /// Values that a task prepares at least.
 const TASK_VALUES: usize = 4096;
-/// Blocks whose largest magnitude is below this count as zero: their scale's reciprocal could overflow.
-pub(super) const SMALLEST: f32 = 1.0e-30;
 /// Columns of a group that are made at a time.
 const COLUMNS: usize = 256;
 
@@ -63,7 +61,7 @@ unsafe fn prepare_part(level: KernelLevel, job: &Job<'_>, group: usize, columns:
     }
 }
 
-/// Who computes [`round_codes`]. Not a closure, which would lose the instruction set where it is not inlined.
+/// Who computes [`round_codes`] and [`Lanes::quantize_rows`]. Not a closure, which would lose the instruction set where it is not inlined.
 trait Round {
     /// # Safety
     /// The machine has the instruction set.
@@ -162,6 +160,7 @@ impl Job<'_> {
     ) {
         let cols = self.cols;
         if let Some(codes) = self.codes {
+            debug_assert!(columns.len().is_multiple_of(32), "matrices that take codes have whole blocks");
             for (b, from) in (0..columns.len()).step_by(32).enumerate() {
                 let at = Place { first: first * (cols / 32), width, block: columns.start / 32 + b };
                 let to = codes.get().wrapping_add((at.first + at.block * width) * 8);
@@ -235,13 +234,13 @@ impl Job<'_> {
             }
             for &(offset, subs, out) in &self.starts {
                 if subs == 1 {
-                    for i in 0..N {
-                        *out.get().add(whole + i) = -offset * (sums[0][i] + sums[1][i]);
+                    for (i, (low, high)) in sums[0].into_iter().zip(sums[1]).enumerate() {
+                        *out.get().add(whole + i) = -offset * (low + high);
                     }
                 } else {
                     for (sub, sums) in sums.into_iter().enumerate() {
-                        for i in 0..N {
-                            *out.get().add(half(sub) + i) = -offset * sums[i];
+                        for (i, sum) in sums.into_iter().enumerate() {
+                            *out.get().add(half(sub) + i) = -offset * sum;
                         }
                     }
                 }

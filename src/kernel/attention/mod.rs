@@ -24,11 +24,12 @@ mod visible;
 mod window_tests;
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use self::softmax::merge;
 use self::tile::{Tile, TILE_ROWS};
 use super::chunks::Shared;
-use super::kv::{KvBlocks, KvShape, BLOCK_TOKENS};
+use super::kv::{KvBlocks, BLOCK_TOKENS};
 use super::memory::with_shared_scratch;
 use super::Cpu;
 
@@ -43,9 +44,8 @@ const TASKS_PER_THREAD: usize = 4;
 const FEW_ROWS: usize = 4;
 /// Bytes of keys or values in one piece beyond which longer ones are not read faster.
 const RUN_BYTES: usize = 16 << 10;
-/// Values of partial results that a dispatch may keep (64 MiB). Where more would be needed, rows and heads alone are the
-/// tasks.
-const MOST_PARTIAL: usize = 16 << 20;
+/// Values of partial results that are kept at a time (64 MiB); tests see what happens where there are more.
+const MOST_PARTIAL: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
 
 /// What a layer's attention does.
 #[derive(Clone, Copy, Debug)]
@@ -193,15 +193,15 @@ impl<'a> Inputs<'a> {
     }
 
     fn run(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], out: &mut [f32]) {
-        let KvShape { kv_heads, head_dim: dim } = self.blocks.shape();
+        let kv_heads = self.blocks.shape().kv_heads;
         let threads = self.cpu.pool.threads();
         let aim = threads * TASKS_PER_THREAD;
-        let heads = self.heads_together(spans, tiles, aim);
-        let each = kv_heads / heads.max(1);
-        let pairs = tiles.len() * each;
-        if pairs == 0 {
+        if kv_heads == 0 || tiles.is_empty() {
             return;
         }
+        let heads = self.heads_together(spans, tiles, aim);
+        let each = kv_heads / heads;
+        let pairs = tiles.len() * each;
         let tile = |pair: usize| {
             // Later tiles see more keys. A long one beside a short one: every run of tasks is as much work as others are.
             let (i, head) = (pair / each, pair % each * heads);
@@ -218,34 +218,51 @@ impl<'a> Inputs<'a> {
                 (parts, queries) = (tile.parts().max(parts), tile.queries().max(queries));
             }
         }
-        let stride = queries * (dim + 2);
-        let partial = (pairs * parts).saturating_mul(stride);
-        if parts == 1 || partial > MOST_PARTIAL {
-            self.cpu.pool.run(pairs, &|pair| tile(pair).whole(finish));
+        if parts == 1 {
+            self.cpu.pool.run(pairs, &|pair| tile(pair).whole(&finish));
             return;
         }
-        // Tasks that are parts of a context differ in length, so there are more of them.
-        let chunks = (2 * aim).div_ceil(pairs).min(parts);
-        with_shared_scratch(partial + stride, |scratch| {
-            let (partials, merged) = scratch.split_at_mut(partial);
-            let shared = Shared::new(partials);
-            self.cpu.pool.run(pairs * chunks, &|task| {
-                let (pair, chunk) = (task / chunks, task % chunks);
-                let tile = tile(pair);
-                let each = tile.parts().div_ceil(chunks);
-                // SAFETY: every part of every pair has its own place, and one task.
-                let place = |part: usize| unsafe { shared.slice((pair * parts + part) * stride, stride) };
-                tile.parts_alone(chunk * each..tile.parts().min((chunk + 1) * each), place);
-            });
-            let (partials, level): (&[f32], _) = (partials, self.cpu.usable_level());
-            for pair in 0..pairs {
-                let tile = tile(pair);
-                tile.start(merged);
-                for part in 0..tile.parts() {
-                    merge(level, tile.queries(), &partials[(pair * parts + part) * stride..], merged, dim);
+        self.in_parts(pairs, (parts, queries), &tile, &finish);
+    }
+
+    /// Tiles whose parts are tasks of their own, merged afterwards in their order. None has more parts or queries than given.
+    fn in_parts(
+        self,
+        pairs: usize,
+        (parts, queries): (usize, usize),
+        tile: &(impl Fn(usize) -> Tile<'a> + Sync),
+        finish: &impl Fn(usize, &[f32]),
+    ) {
+        let (dim, level) = (self.blocks.shape().head_dim, self.cpu.usable_level());
+        let stride = queries * (dim + 2);
+        // As many parts at a time as their results have room.
+        let most = (MOST_PARTIAL / (pairs * stride)).clamp(1, parts);
+        with_shared_scratch(pairs * (most + 1) * stride, |scratch| {
+            let (partials, merged) = scratch.split_at_mut(pairs * most * stride);
+            merged.chunks_exact_mut(stride).enumerate().for_each(|(pair, merged)| tile(pair).start(merged));
+            for first in (0..parts).step_by(most) {
+                let round = |tile: &Tile<'_>| first.min(tile.parts())..(first + most).min(tile.parts());
+                let shared = Shared::new(partials);
+                // Parts of a context differ in length, so there are more tasks than others have.
+                let chunks = (2 * self.cpu.pool.threads() * TASKS_PER_THREAD).div_ceil(pairs).min(most);
+                self.cpu.pool.run(pairs * chunks, &|task| {
+                    let (pair, chunk) = (task / chunks, task % chunks);
+                    let tile = tile(pair);
+                    let Range { start, end } = round(&tile);
+                    let each = (end - start).div_ceil(chunks);
+                    // SAFETY: every part of every pair has its own place, and one task.
+                    let place = |part: usize| unsafe { shared.slice((pair * most + part - first) * stride, stride) };
+                    tile.parts_alone(end.min(start + chunk * each)..end.min(start + (chunk + 1) * each), place);
+                });
+                for (pair, merged) in merged.chunks_exact_mut(stride).enumerate() {
+                    let tile = tile(pair);
+                    for part in round(&tile) {
+                        let result = &partials[(pair * most + part - first) * stride..];
+                        merge(level, tile.queries(), result, merged, dim);
+                    }
                 }
-                tile.finish(merged, finish);
             }
+            merged.chunks_exact_mut(stride).enumerate().for_each(|(pair, merged)| tile(pair).finish(merged, finish));
         });
     }
 }

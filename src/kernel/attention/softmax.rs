@@ -163,32 +163,47 @@ impl<V: Lanes> Kernel<V> for Summed<'_, '_> {
     }
 }
 
+/// Queries whose factors are computed side by side.
+const TOGETHER: usize = 16;
+
 leveled! {
     /// Merges a part of `queries` queries into what came before it; both are `[queries][dim]` values, then
     /// `[queries][2]` with the maximum and the sum of weights.
     pub(super) fn merge(queries: usize, part: &[f32], merged: &mut [f32], dim: usize) {
         let (values, totals) = part.split_at(queries * dim);
         let (merged, running) = merged.split_at_mut(queries * dim);
-        for query in 0..queries {
-            let [max, sum] = [totals[2 * query], totals[2 * query + 1]];
-            if sum == UNSEEN {
-                continue;
+        for first in (0..queries).step_by(TOGETHER) {
+            let some = first..queries.min(first + TOGETHER);
+            // Queries that do not exist have a maximum of zero.
+            let (mut old, mut new, mut largest) = ([0f32; TOGETHER], [0f32; TOGETHER], [0f32; TOGETHER]);
+            for (i, query) in some.clone().enumerate() {
+                (old[i], new[i]) = (running[2 * query], totals[2 * query]);
             }
-            let range = query * dim..(query + 1) * dim;
-            let (values, merged) = (&values[range.clone()], &mut merged[range]);
-            let [old_max, old_sum] = [running[2 * query], running[2 * query + 1]];
-            let mut total = [max, sum];
-            if old_sum == UNSEEN {
-                merged.copy_from_slice(values);
-            } else {
-                let new_max = if max > old_max || max.is_nan() { max } else { old_max };
-                let (a, b) = (exp(old_max - new_max), exp(max - new_max));
-                for (m, v) in merged.iter_mut().zip(values) {
-                    *m = v.mul_add(b, *m * a);
+            for i in 0..TOGETHER {
+                largest[i] = if new[i] > old[i] || new[i].is_nan() { new[i] } else { old[i] };
+            }
+            for i in 0..TOGETHER {
+                (old[i], new[i]) = (exp(old[i] - largest[i]), exp(new[i] - largest[i]));
+            }
+            for (i, query) in some.enumerate() {
+                let (sum, old_sum) = (totals[2 * query + 1], running[2 * query + 1]);
+                if sum == UNSEEN {
+                    continue;
                 }
-                total = [new_max, sum.mul_add(b, old_sum * a)];
+                let range = query * dim..(query + 1) * dim;
+                let (values, merged) = (&values[range.clone()], &mut merged[range]);
+                let mut total = [totals[2 * query], sum];
+                if old_sum == UNSEEN {
+                    merged.copy_from_slice(values);
+                } else {
+                    let (a, b) = (old[i], new[i]);
+                    for (m, v) in merged.iter_mut().zip(values) {
+                        *m = v.mul_add(b, *m * a);
+                    }
+                    total = [largest[i], sum.mul_add(b, old_sum * a)];
+                }
+                running[2 * query..2 * query + 2].copy_from_slice(&total);
             }
-            running[2 * query..2 * query + 2].copy_from_slice(&total);
         }
     }
 }

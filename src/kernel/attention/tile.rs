@@ -12,12 +12,14 @@ use super::super::ops::softcap_slice as softcap;
 use super::softmax::{divide, merge, share, soften, UNSEEN};
 use super::visible::{between, runs, PartBlocks, Visible};
 use super::{pairs, products};
-use super::{AttentionSpan, Inputs, LiveBlock, PART, PART_BLOCKS, SCORES};
+use super::{AttentionSpan, Inputs, LiveBlock, FEW_ROWS, PART, PART_BLOCKS, SCORES};
 
 /// Query rows that share one reading of K and V.
 pub(super) const TILE_ROWS: usize = 16;
 /// Bytes of keys or values between what is read and what is brought closer: what is read while memory answers.
 const AHEAD_BYTES: usize = 8 << 10;
+/// Bytes of values that are brought closer while a part's weights are computed.
+const VALUE_BYTES: usize = 16 << 10;
 /// Up to this many queries, taking pairs apart in every product costs less than widening a panel for all of them.
 const MOST_DIRECT: usize = 8;
 
@@ -53,8 +55,8 @@ struct Buffers<'a> {
     panel: &'a mut [f32],
 }
 
-/// Panels that are read for a part, and those that follow, in that order: hints for prefetching. Nobody may see a block, and
-/// then it may be gone.
+/// Panels that are read for a part, and those that follow, in that order: hints for prefetching. A block that no row sees may be
+/// gone; it has no address then.
 struct Reads {
     /// The first head's panels; those of the others follow each.
     panels: [Option<*const u8>; 3 * PART_BLOCKS],
@@ -70,7 +72,12 @@ impl Reads {
 
     /// What to bring closer while the `i`-th block's panel of the `head`-th head is read.
     fn beside(&self, i: usize, head: usize) -> Option<*const u8> {
-        let panel = i * self.heads + head + self.ahead;
+        self.later(i * self.heads + head)
+    }
+
+    /// What to bring closer beside the panel of that number.
+    fn later(&self, panel: usize) -> Option<*const u8> {
+        let panel = panel + self.ahead;
         let first = self.panels.get(panel / self.heads).copied().flatten()?;
         Some(first.wrapping_add(panel % self.heads * self.bytes))
     }
@@ -246,12 +253,26 @@ impl<'a> Tile<'a> {
         for (query, (weights, total)) in
             buffers.scores.chunks_exact_mut(SCORES).zip(totals.chunks_exact_mut(2)).enumerate()
         {
+            self.bring_values(blocks.len(), reads, query);
             match &seen[self.row_of(query)] {
                 [0, 0, 0, 0, 0, 0, 0, 0] => total.copy_from_slice(&[f32::NEG_INFINITY, UNSEEN]),
                 seen => total.copy_from_slice(&soften(self.level, weights, seen, self.narrow)),
             }
         }
         seen
+    }
+
+    /// Brings some of the part's values closer beside the weights of a query: else memory is idle until all weights are there.
+    fn bring_values(&self, blocks: usize, reads: &Reads, query: usize) {
+        if self.rows > FEW_ROWS || reads.bytes == 0 {
+            return;
+        }
+        let panels = VALUE_BYTES.div_ceil(reads.bytes);
+        for i in panels * query / self.queries()..panels * (query + 1) / self.queries() {
+            if let Some(panel) = reads.later(blocks * reads.heads + i) {
+                self.inputs.blocks.prefetch(panel);
+            }
+        }
     }
 
     /// Adds to `mass`, one value per logical index, the share of attention that it has from each of the tile's queries.
@@ -287,7 +308,7 @@ impl<'a> Tile<'a> {
 
     /// Brings a panel closer beside products of widened ones. With many queries the time goes into arithmetic.
     fn prefetch(&self, panel: Option<*const u8>) {
-        if let Some(panel) = panel.filter(|_| self.rows <= 4) {
+        if let Some(panel) = panel.filter(|_| self.rows <= FEW_ROWS) {
             self.inputs.blocks.prefetch(panel);
         }
     }

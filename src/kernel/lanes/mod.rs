@@ -58,7 +58,7 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Up to this many rows, products straight from the packed form beat unpacking first.
     const DIRECT_ROWS: usize;
     /// Whether a direct product of so many columns prefetches its panel. Reading is bound by memory there, and some processors
-    /// do better alone for few columns (docs/performance.md has the measurements).
+    /// do better alone for few columns (docs/kernel-measurements.md).
     fn prefetches(columns: usize) -> bool;
 
     /// Runs a kernel, compiled for this instruction set.
@@ -168,6 +168,9 @@ pub(crate) trait Lanes: Copy + 'static {
         }
     }
 }
+
+/// Blocks whose largest magnitude is below this count as zero: their scale's reciprocal could overflow.
+pub(crate) const SMALLEST: f32 = 1.0e-30;
 
 /// Scales of eight rows, and sums of either half of their codes.
 pub(crate) type RowCodes = ([f32; 8], [[i32; 8]; 2]);
