@@ -29,7 +29,7 @@ use std::ops::Range;
 use self::softmax::merge;
 use self::tile::{Tile, TILE_ROWS};
 use super::chunks::Shared;
-use super::kv::{KvBlocks, BLOCK_TOKENS};
+use super::kv::{KvBlocks, KvShape, BLOCK_TOKENS};
 use super::memory::with_shared_scratch;
 use super::Cpu;
 
@@ -44,8 +44,8 @@ const TASKS_PER_THREAD: usize = 4;
 const FEW_ROWS: usize = 4;
 /// Bytes of keys or values in one piece beyond which longer ones are not read faster.
 const RUN_BYTES: usize = 16 << 10;
-/// Values of partial results that are kept at a time (64 MiB); tests see what happens where there are more.
-const MOST_PARTIAL: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
+/// Values of partial results that are kept at a time, beside the merged ones (64 MiB each at most); tests keep two parts.
+const MOST_PARTIAL: usize = 16 << 20;
 
 /// What a layer's attention does.
 #[derive(Clone, Copy, Debug)]
@@ -193,7 +193,7 @@ impl<'a> Inputs<'a> {
     }
 
     fn run(self, spans: &'a [AttentionSpan<'a>], tiles: &[(usize, usize)], out: &mut [f32]) {
-        let kv_heads = self.blocks.shape().kv_heads;
+        let KvShape { kv_heads, head_dim } = self.blocks.shape();
         let threads = self.cpu.pool.threads();
         let aim = threads * TASKS_PER_THREAD;
         if kv_heads == 0 || tiles.is_empty() {
@@ -218,7 +218,8 @@ impl<'a> Inputs<'a> {
                 (parts, queries) = (tile.parts().max(parts), tile.queries().max(queries));
             }
         }
-        if parts == 1 {
+        let results = pairs * queries * (head_dim + 2);
+        if parts == 1 || results > MOST_PARTIAL {
             self.cpu.pool.run(pairs, &|pair| tile(pair).whole(&finish));
             return;
         }
@@ -231,15 +232,15 @@ impl<'a> Inputs<'a> {
         pairs: usize,
         (parts, queries): (usize, usize),
         tile: &(impl Fn(usize) -> Tile<'a> + Sync),
-        finish: &impl Fn(usize, &[f32]),
+        finish: &(impl Fn(usize, &[f32]) + Sync),
     ) {
         let (dim, level) = (self.blocks.shape().head_dim, self.cpu.usable_level());
         let stride = queries * (dim + 2);
         // As many parts at a time as their results have room.
-        let most = (MOST_PARTIAL / (pairs * stride)).clamp(1, parts);
+        let most = (if cfg!(test) { 2 } else { MOST_PARTIAL / (pairs * stride) }).clamp(1, parts);
         with_shared_scratch(pairs * (most + 1) * stride, |scratch| {
             let (partials, merged) = scratch.split_at_mut(pairs * most * stride);
-            merged.chunks_exact_mut(stride).enumerate().for_each(|(pair, merged)| tile(pair).start(merged));
+            let merged = Shared::new(merged);
             for first in (0..parts).step_by(most) {
                 let round = |tile: &Tile<'_>| first.min(tile.parts())..(first + most).min(tile.parts());
                 let shared = Shared::new(partials);
@@ -254,15 +255,23 @@ impl<'a> Inputs<'a> {
                     let place = |part: usize| unsafe { shared.slice((pair * most + part - first) * stride, stride) };
                     tile.parts_alone(end.min(start + chunk * each)..end.min(start + (chunk + 1) * each), place);
                 });
-                for (pair, merged) in merged.chunks_exact_mut(stride).enumerate() {
+                let partials: &[f32] = partials;
+                self.cpu.pool.run(pairs, &|pair| {
                     let tile = tile(pair);
+                    // SAFETY: every pair has its own place, and one task.
+                    let merged = unsafe { merged.slice(pair * stride, stride) };
+                    if first == 0 {
+                        tile.start(merged);
+                    }
                     for part in round(&tile) {
                         let result = &partials[(pair * most + part - first) * stride..];
                         merge(level, tile.queries(), result, merged, dim);
                     }
-                }
+                    if first + most >= parts {
+                        tile.finish(merged, finish);
+                    }
+                });
             }
-            merged.chunks_exact_mut(stride).enumerate().for_each(|(pair, merged)| tile(pair).finish(merged, finish));
         });
     }
 }

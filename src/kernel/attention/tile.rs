@@ -268,7 +268,8 @@ impl<'a> Tile<'a> {
             return;
         }
         let panels = VALUE_BYTES.div_ceil(reads.bytes);
-        for i in panels * query / self.queries()..panels * (query + 1) / self.queries() {
+        let from = |query: usize| (panels * query).div_ceil(self.queries());
+        for i in from(query)..from(query + 1) {
             if let Some(panel) = reads.later(blocks * reads.heads + i) {
                 self.inputs.blocks.prefetch(panel);
             }
