@@ -196,15 +196,20 @@ pub(crate) struct Unpacked<'a> {
     pub(crate) next_lines: usize,
 }
 
+/// Where a tile's results go.
+pub(crate) struct To {
+    /// Column c's `16 * P` sums go to `out + c * stride`, which may be the place where they were.
+    pub(crate) out: *mut f32,
+    pub(crate) stride: usize,
+    /// Whether they are added to what is there.
+    pub(crate) add: bool,
+}
+
 /// Some unpacked blocks of `P` panels times `C` columns.
 pub(crate) struct Tile<'a, const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32> {
     /// Not by value, as above.
     pub(crate) from: &'a Unpacked<'a>,
-    /// Column c's `16 * P` sums go to `out + c * stride`, which may be the place where they were; or are added to what is
-    /// there.
-    pub(crate) out: *mut f32,
-    pub(crate) stride: usize,
-    pub(crate) add: bool,
+    pub(crate) to: &'a To,
 }
 
 impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, const BITS: u32>
@@ -255,9 +260,10 @@ impl<const P: usize, const C: usize, const SUBS: usize, const HAS_MIN: bool, con
                 accumulate::<V, P, C, W, SUBS, HAS_MIN, BITS>(&mut sums, block, operands, at, &factors);
                 from = from.add(step);
             }
+            let To { out, stride, add } = self.to;
             for (p, sums) in sums.into_iter().enumerate() {
                 each_column!(W, COLUMN => {
-                    put::<V>(self.out.add((first + COLUMN) * self.stride + p * PANEL), sums[COLUMN], self.add);
+                    put::<V>(out.add((first + COLUMN) * stride + p * PANEL), sums[COLUMN], *add);
                 });
             }
         }

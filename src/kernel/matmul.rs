@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::activations::{group_width, kind, Activations, Kind, Precision, GROUP};
 use super::float::{Dequantize, FloatColumn, FloatTile, PairTile, Widen, CHUNK, QUAD};
 use super::format::{Layout, PANEL};
-use super::int8::{unpacked_bytes, Direct, Tile, Unpack, Unpacked, MOST_PANELS};
+use super::int8::{unpacked_bytes, Direct, Tile, To, Unpack, Unpacked, MOST_PANELS};
 use super::isa::Cpu;
 #[cfg(test)]
 use super::lanes;
@@ -420,24 +420,21 @@ unsafe fn all_rows<V: Lanes, F: Format>(
             unsafe {
                 if is_last {
                     job.write(index, count, group, |out, stride, add| {
-                        multiply::<V, F>(&from, size, (out, stride, add))
+                        multiply::<V, F>(&from, size, &To { out, stride, add })
                     });
                 } else {
-                    multiply::<V, F>(&from, size, (sums, count * PANEL, false));
+                    multiply::<V, F>(&from, size, &To { out: sums, stride: count * PANEL, add: false });
                 }
             }
         }
     }
 }
 
-/// Where results go, from one row to the next, and whether they are added to what is there.
-type To = (*mut f32, usize, bool);
-
 /// The tile for some panels and columns.
 ///
 /// # Safety
 /// As [`Tile`].
-unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked<'_>, (panels, columns): (usize, usize), to: To) {
+unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked<'_>, (panels, columns): (usize, usize), to: &To) {
     // SAFETY: passed on.
     unsafe {
         with_columns!(columns, C => match panels {
@@ -451,16 +448,13 @@ unsafe fn multiply<V: Lanes, F: Format>(from: &Unpacked<'_>, (panels, columns): 
 ///
 /// # Safety
 /// As [`Tile`].
-unsafe fn multiply_by<V: Lanes, F: Format, const P: usize, const C: usize>(
-    from: &Unpacked<'_>,
-    (out, stride, add): To,
-) {
+unsafe fn multiply_by<V: Lanes, F: Format, const P: usize, const C: usize>(from: &Unpacked<'_>, to: &To) {
     macro_rules! tile {
         ($subs:literal, $min:literal, $bits:literal) => {
             // Without so many panels at a time, their code is not even made.
             if const { P <= V::TILE.0 } {
                 // SAFETY: passed on.
-                unsafe { V::enter(Tile::<P, C, $subs, $min, $bits> { from, out, stride, add }) }
+                unsafe { V::enter(Tile::<P, C, $subs, $min, $bits> { from, to }) }
             }
         };
     }
