@@ -94,7 +94,7 @@ pub struct LiveBlock {
 /// their sinks with it, so that the sinks stay as far away as when the window was first full (StreamingLLM,
 /// arXiv 2309.17453). `None` scores sinks with `q`.
 ///
-/// One dispatch to the pool. Few rows over a long context are split by parts of the context as well.
+/// One dispatch to the pool; where few rows go over a long context, its parts are tasks too, and a second one merges them.
 ///
 /// # Panics
 /// If a span reaches outside `q`, `out` or its table, spans do not ascend or overlap, the head counts do not divide, or
